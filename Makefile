@@ -1,0 +1,31 @@
+# Everything happens in a virtual environment of the project's own. `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install test lint compare clean
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# pip chooses torch and torchvision together; installed again only when the requirements change
+$(STAMP): setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+install: $(STAMP)  ## make .venv and install the package with what its development needs
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+
+test: lint  ## install, lint, type-check and test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+compare: $(STAMP)  ## install, then compare R-EWC with EWC, LwF and others on scikit-learn's digits
+	$(BIN)/python -m benchmarks.compare
+
+clean:  ## remove the virtual environment and everything generated
+	rm -rf $(VENV) build dist *.egg-info runs

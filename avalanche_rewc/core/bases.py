@@ -1,0 +1,98 @@
+"""From the two Kronecker factors of a layer to the two bases it is rotated into.
+
+A basis function takes the input factor `A = E[x xᵀ]`, shape (g, q, q), and the output factor `G = E[g gᵀ]`, shape
+(g, m, m), and returns `(input_basis, output_basis)`: orthogonal matrices of the same shapes with
+`W' = output_basisᵀ W input_basis`. Anything with that contract can be passed as `basis=`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+BasisFunction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def eigenvectors(factor: Tensor) -> Tensor:
+    """Eigenvectors in the columns, largest eigenvalue first. Cost: cubic in the size; done in float64.
+
+    A factor that is zero or diagonal (a dead layer, a depthwise convolution) needs no special case: `eigh` answers
+    with an orthogonal basis all the same.
+    """
+    vectors: Tensor = torch.linalg.eigh(factor.double())[1]
+    return vectors.flip(-1).to(factor.dtype).contiguous()
+
+
+def eigen(input_factor: Tensor, output_factor: Tensor) -> tuple[Tensor, Tensor]:
+    """The right form: both factors become diagonal."""
+    return eigenvectors(input_factor), eigenvectors(output_factor)
+
+
+def identity(input_factor: Tensor, output_factor: Tensor) -> tuple[Tensor, Tensor]:
+    """No rotation: R-EWC becomes diagonal EWC."""
+    return _identity_like(input_factor), _identity_like(output_factor)
+
+
+def input_only(input_factor: Tensor, output_factor: Tensor) -> tuple[Tensor, Tensor]:
+    """The input side of `eigen`."""
+    return eigenvectors(input_factor), _identity_like(output_factor)
+
+
+def output_only(input_factor: Tensor, output_factor: Tensor) -> tuple[Tensor, Tensor]:
+    """The output side of `eigen`."""
+    return _identity_like(input_factor), eigenvectors(output_factor)
+
+
+def authors(input_factor: Tensor, output_factor: Tensor) -> tuple[Tensor, Tensor]:
+    """What the authors' published code computes: transposed on the output side, so G stays full."""
+    return eigenvectors(input_factor), eigenvectors(output_factor).mT.contiguous()
+
+
+def printed(input_factor: Tensor, output_factor: Tensor) -> tuple[Tensor, Tensor]:
+    """The formula as the paper prints it, `W' = U2ᵀ W U1ᵀ`: transposed on the input side, so A stays full."""
+    return eigenvectors(input_factor).mT.contiguous(), eigenvectors(output_factor)
+
+
+class RandomBasis:
+    """A random rotation, uniform over the orthogonal matrices: the control beside every gain.
+
+    Args:
+        seed: of its own generator; the global ones are not touched.
+        sides: "both", "input" or "output"; the other side keeps the identity.
+    """
+
+    def __init__(self, seed: int = 0, sides: str = "both") -> None:
+        if sides not in ("both", "input", "output"):
+            raise ValueError(f"sides={sides!r} is not one of 'both', 'input', 'output'")
+        self.generator = torch.Generator().manual_seed(seed)
+        self.sides = sides
+
+    def __call__(self, input_factor: Tensor, output_factor: Tensor) -> tuple[Tensor, Tensor]:
+        bases = []
+        for side, factor in (("input", input_factor), ("output", output_factor)):
+            turned = self.sides in ("both", side)
+            bases.append(self._draw(factor) if turned else _identity_like(factor))
+        return bases[0], bases[1]
+
+    def _draw(self, factor: Tensor) -> Tensor:
+        gauss = torch.randn(factor.shape, dtype=torch.float64, generator=self.generator)
+        q, r = torch.linalg.qr(gauss)
+        # The signs of R's diagonal make the distribution uniform (Mezzadri 2007).
+        uniform: Tensor = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+        return uniform.to(factor)
+
+
+def _identity_like(factor: Tensor) -> Tensor:
+    return torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device).expand_as(factor).contiguous()
+
+
+BASES: dict[str, BasisFunction] = {
+    "eigen": eigen,
+    "identity": identity,
+    "input_only": input_only,
+    "output_only": output_only,
+    "authors": authors,
+    "printed": printed,
+}

@@ -1,0 +1,87 @@
+"""What goes into each layer and what comes back: inputs and output gradients, recorded by forward hooks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+
+@dataclass
+class Call:
+    """One use of a module in a forward pass."""
+
+    input: Tensor
+    edge: GradientEdge | None
+    """Where the gradient of the output is found. An edge and not the output itself: an in-place activation would
+    replace the output, but the edge still means the value before it."""
+
+
+@dataclass
+class Record:
+    """All calls of the watched modules in one forward pass, in the order they happened."""
+
+    calls: dict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def order(self) -> list[str]:
+        """Names of the modules called, by the moment of their first call; dictionaries keep that order."""
+        return list(self.calls)
+
+    def output_gradients(self, logits: Tensor, signal: Tensor) -> dict[str, list[Tensor | None]]:
+        """The gradient of `Σ signal · logits` at the output of every call; None where there is no path.
+
+        No weight gradient is computed on the way. The graph is kept for further signals.
+        """
+        calls = [(name, call) for name, uses in self.calls.items() for call in uses]
+        edges = [call.edge for _, call in calls if call.edge is not None]
+        found: Iterable[Tensor | None] = ()
+        if edges:
+            found = torch.autograd.grad(logits, edges, grad_outputs=signal, retain_graph=True, allow_unused=True)
+        gradients, rest = defaultdict(list), iter(found)
+        for name, call in calls:
+            gradients[name].append(None if call.edge is None else next(rest))
+        return dict(gradients)
+
+
+@contextmanager
+def capture(modules: Mapping[str, nn.Module]) -> Iterator[Record]:
+    """Record every call of `modules` while the context lasts."""
+    record = Record()
+    handles = []
+    for name, module in modules.items():
+
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, name: str = name) -> None:
+            x = args[0] if args else kwargs["input"]
+            edge = get_gradient_edge(output) if output.requires_grad else None
+            record.calls[name].append(Call(x.detach(), edge))
+
+        handles.append(module.register_forward_hook(hook, with_kwargs=True))
+    try:
+        yield record
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Eval mode with gradients on; every module's own mode is restored, whatever happens.
+
+    cuDNN refuses the backward pass of recurrent layers in eval mode, so it is off meanwhile.
+    """
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    recurrent = any(isinstance(module, nn.RNNBase) for module in modes)
+    try:
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not recurrent):
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

@@ -1,0 +1,252 @@
+"""Factors, bases and Fisher of one experience: everything that R-EWC remembers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from avalanche_rewc.core import fisher as maths
+from avalanche_rewc.core import geometry, gradients
+from avalanche_rewc.core.bases import BasisFunction, eigen
+from avalanche_rewc.core.capture import Record, capture, evaluation_mode
+from avalanche_rewc.core.memory import Memory, grow, grown
+from avalanche_rewc.core.plan import Plan, make_plan
+from avalanche_rewc.core.rotation import Rotation, spread
+from avalanche_rewc.core.selection import LayerChoice
+from avalanche_rewc.core.signals import FisherKind, draw_labels, exact_signals, label_signal
+
+ConvBasis = Literal["channel", "patch"]
+Batch = tuple[tuple[Any, ...], Tensor | None]
+"""Arguments of the model's forward (tensors with samples first, anything else is passed on), and the labels."""
+
+
+def consolidate(
+    model: nn.Module,
+    batches: Callable[[], Iterable[Batch]],
+    *,
+    layers: LayerChoice = "all_but_last",
+    conv_basis: ConvBasis = "channel",
+    fisher: FisherKind = "sampled",
+    basis: BasisFunction = eigen,
+    generator: torch.Generator | None = None,
+    earlier: Memory | None = None,
+    decay: float = 0.0,
+) -> Memory:
+    """Estimate factors, bases and the diagonal Fisher of a plain (merged) model.
+
+    Args:
+        batches: called for each pass over the data (two, one if nothing is rotated); must give the same data each time.
+        basis: from the two factors of a layer to its two bases.
+        generator: for the labels of the sampled Fisher, on the CPU.
+        earlier, decay: for online EWC. Factors are `decay · earlier + new`, bases come from those, and so do
+            importances, the earlier ones being spread over the new coordinates.
+
+    The model's modes, gradients and `requires_grad` are left as they were. Cost: two forward passes, two backward
+    passes per signal without weight gradients, one eigendecomposition per side of a rotated layer.
+
+    Raises:
+        RuntimeError: no data, or a non-finite factor or Fisher; it names the layer. Nothing has been changed then.
+    """
+    generator = generator or torch.Generator().manual_seed(torch.initial_seed() % 2**63)
+    with evaluation_mode(model):
+        probe = next(iter(batches()), None)
+        if probe is None:
+            raise RuntimeError("there are no samples to estimate the Fisher from")
+        plan = make_plan(model, probe[0], layers)
+        estimation = _Estimation(model, plan, batches, fisher, conv_basis == "patch", generator)
+        memory = Memory(entries=plan.entries)
+        rotations: dict[str, Rotation] = {}
+        if plan.rotated:
+            factors, memory.positions = estimation.factors()
+            memory.factors = _decayed_factors(factors, earlier, decay)
+            rotations = {name: _bases(basis, name, *pair) for name, pair in memory.factors.items()}
+        importances = estimation.diagonal(rotations)
+    parameters = dict(model.named_parameters())
+    for name, importance in importances.items():
+        parameter = parameters[name].detach()
+        if name in rotations:
+            memory.rotations[name] = rotation = rotations[name].to(parameter)
+            memory.anchors[name] = rotation.to_rotated(parameter)
+        else:
+            memory.anchors[name] = parameter.clone()
+        if earlier is not None:
+            before = _spread_earlier(earlier, name, parameter, rotations.get(name))
+            importance = importance + decay * before.to(importance)
+        memory.importances[name] = importance.to(parameter)
+    return memory
+
+
+@dataclass
+class _Estimation:
+    model: nn.Module
+    plan: Plan
+    batches: Callable[[], Iterable[Batch]]
+    fisher: FisherKind
+    patch: bool
+    generator: torch.Generator
+    drawn: list[Tensor] = field(default_factory=list)
+    """Labels drawn in the first pass; the second uses the same."""
+
+    def factors(self) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, tuple[int, int]]]:
+        """The two factors of every rotated layer, means over samples, and its positions, by parameter name."""
+        inputs: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
+        positions: dict[str, tuple[int, int]] = {}
+        samples = 0
+        for _, record, logits, signals in self._passes(self.plan.rotated):
+            samples += logits.shape[0]
+            for name, calls in record.calls.items():
+                maths.add(inputs, {name: maths.input_factor(self.plan.rotated[name], calls, self.patch)})
+            for chunk in _signal_chunks(record, signals):
+                for name, found in _stacked_gradients(record, logits, chunk).items():
+                    module = self.plan.rotated[name]
+                    present = [g for g in found if g is not None]
+                    if present:
+                        maths.add(outputs, {name: maths.output_factor(module, [g.flatten(0, 1) for g in present])})
+                        positions[name] = (
+                            sum(geometry.positions(module, call.input) for call in record.calls[name]),
+                            sum(geometry.positions(module, g[0]) for g in present),
+                        )
+        factors = {}
+        for name in self.plan.rotated:
+            pair = inputs[name] / samples, outputs[name] / samples
+            if not all(torch.isfinite(factor).all() for factor in pair):
+                raise RuntimeError(_not_finite(f"{name}.weight"))
+            factors[f"{name}.weight"] = pair
+        return factors, {f"{name}.weight": value for name, value in positions.items()}
+
+    def diagonal(self, rotations: dict[str, Rotation]) -> dict[str, Tensor]:
+        """The diagonal Fisher of every trainable parameter, mean over samples, in rotated coordinates."""
+        parameters = dict(self.model.named_parameters())
+        names = [*self.plan.closed, *self.plan.general]
+        totals = {name: torch.zeros_like(geometry.promoted(parameters[name].detach())) for name in names}
+        samples = 0
+        for args, record, logits, signals in self._passes(self.plan.watched):
+            samples += logits.shape[0]
+            if self.plan.closed:
+                for chunk in _signal_chunks(record, signals):
+                    self._add_closed(totals, rotations, record, _stacked_gradients(record, logits, chunk))
+            del record, logits
+            if self.plan.general:
+                for signal in signals:
+                    self._add_general(totals, rotations, args, signal)
+        for name, total in totals.items():
+            if not torch.isfinite(total).all():
+                raise RuntimeError(_not_finite(name))
+        return {name: totals[name] / samples for name in parameters if name in totals}
+
+    def _add_closed(
+        self,
+        totals: dict[str, Tensor],
+        rotations: dict[str, Rotation],
+        record: Record,
+        found: dict[str, list[Tensor | None]],
+    ) -> None:
+        wanted: dict[str, dict[str, str]] = {}
+        for name, (module_name, attribute) in self.plan.closed.items():
+            wanted.setdefault(module_name, {})[attribute] = name
+        for module_name, attributes in wanted.items():
+            if module_name not in found:
+                continue
+            rotation = rotations.get(f"{module_name}.weight")
+            module = self.plan.watched[module_name]
+            squares = maths.squared_gradients(module, record.calls[module_name], found[module_name], rotation)
+            for attribute, name in attributes.items():
+                if attribute in squares:
+                    totals[name] += squares[attribute]
+
+    def _add_general(
+        self, totals: dict[str, Tensor], rotations: dict[str, Rotation], args: tuple[Any, ...], signal: Tensor
+    ) -> None:
+        for _, per_sample in gradients.by_autograd(self.model, self.plan.general, args, signal):
+            for name, value in per_sample.items():
+                if name in rotations:
+                    value = rotations[name].to_rotated(value, batch_dims=1)
+                totals[name] += value.square().sum(0)
+
+    def _passes(self, watched: dict[str, nn.Module]) -> Iterator[tuple[tuple[Any, ...], Record, Tensor, Tensor]]:
+        """Each batch with its record, logits and signals (S, B, C)."""
+        for index, (args, labels) in enumerate(self.batches()):
+            with capture(watched) as record:
+                logits = self.model(*args)
+            if not torch.isfinite(logits).all():
+                raise RuntimeError(
+                    f"the model's outputs are not finite on batch {index} of the Fisher estimation; the experience's "
+                    "training has diverged: lower the learning rate or ewc_lambda"
+                )
+            yield args, record, logits, self._signals(index, logits, labels)
+
+    def _signals(self, index: int, logits: Tensor, labels: Tensor | None) -> Tensor:
+        if self.fisher == "exact":
+            return exact_signals(logits)
+        if self.fisher == "sampled":
+            if index == len(self.drawn):
+                self.drawn.append(draw_labels(logits, self.generator))
+            return label_signal(logits, self.drawn[index])
+        if labels is None:
+            raise ValueError('fisher="empirical" needs the labels of the data; use "sampled" or "exact" without')
+        if int(labels.max()) >= logits.shape[-1]:
+            raise ValueError(
+                f'fisher="empirical": label {int(labels.max())} has no logit; the model gives {logits.shape[-1]}'
+            )
+        return label_signal(logits, labels)
+
+
+def _signal_chunks(record: Record, signals: Tensor) -> Iterator[Tensor]:
+    """Signals in chunks whose output gradients, all layers together, stay near the memory budget."""
+    elements = sum(call.input.numel() for calls in record.calls.values() for call in calls)
+    size = max(1, gradients.CHUNK_BYTES // max(1, 4 * elements))
+    for start in range(0, signals.shape[0], size):
+        yield signals[start : start + size]
+
+
+def _stacked_gradients(record: Record, logits: Tensor, signals: Tensor) -> dict[str, list[Tensor | None]]:
+    """Output gradients of every call, signals stacked in front: (S, B, ...)."""
+    single = [record.output_gradients(logits, signal) for signal in signals]
+    return {
+        name: [None if g is None else torch.stack([one[name][i] for one in single]) for i, g in enumerate(found)]  # type: ignore[misc]
+        for name, found in single[0].items()
+    }
+
+
+def _bases(basis: BasisFunction, name: str, input_factor: Tensor, output_factor: Tensor) -> Rotation:
+    input_basis, output_basis = basis(input_factor, output_factor)
+    if input_basis.shape != input_factor.shape or output_basis.shape != output_factor.shape:
+        raise ValueError(
+            f"basis: for {name} it returned shapes {tuple(input_basis.shape)} and {tuple(output_basis.shape)}; they "
+            f"must be those of the factors, {tuple(input_factor.shape)} and {tuple(output_factor.shape)}"
+        )
+    return Rotation(input_basis, output_basis)
+
+
+def _decayed_factors(
+    factors: dict[str, tuple[Tensor, Tensor]], earlier: Memory | None, decay: float
+) -> dict[str, tuple[Tensor, Tensor]]:
+    if earlier is None:
+        return factors
+    result = {}
+    for name, pair in factors.items():
+        before = earlier.factors.get(name)
+        if before is not None:
+            inputs, outputs = (now + decay * grown(then, now.shape) for now, then in zip(pair, before, strict=True))
+            pair = inputs, outputs
+        result[name] = pair
+    return result
+
+
+def _spread_earlier(earlier: Memory, name: str, parameter: Tensor, rotation: Rotation | None) -> Tensor:
+    if name not in earlier.importances:
+        return torch.zeros_like(parameter)
+    grown_memory = grow(earlier, {name: parameter})
+    return spread(grown_memory.importances[name], grown_memory.rotations.get(name), rotation)
+
+
+def _not_finite(name: str) -> str:
+    return (
+        f"the Fisher of {name} is not finite: its gradients overflow on this experience's data. The importances of "
+        "earlier experiences are kept; lower the learning rate, clip gradients, or freeze that parameter"
+    )

@@ -1,0 +1,77 @@
+"""What one experience leaves behind, and how it follows a model that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from avalanche_rewc.core.plan import Entry
+from avalanche_rewc.core.rotation import Rotation
+
+
+@dataclass
+class Memory:
+    """What one experience leaves behind, by parameter name.
+
+    Attributes:
+        rotations: of the rotated weights.
+        importances: diagonal Fisher, mean over samples, in rotated coordinates, shaped like the parameter.
+        anchors: the parameters θ* themselves, in rotated coordinates.
+        positions: rows per sample at a rotated layer's input and output; the cost of a step follows from them.
+        factors: input and output factor of the rotated layers, mean over samples.
+        entries: what was done to each parameter.
+    """
+
+    rotations: dict[str, Rotation] = field(default_factory=dict)
+    importances: dict[str, Tensor] = field(default_factory=dict)
+    anchors: dict[str, Tensor] = field(default_factory=dict)
+    positions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    factors: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+
+
+def grow(memory: Memory, parameters: Mapping[str, Tensor]) -> Memory:
+    """The memory for parameters that have gained rows or columns since: new ones get zero importance and keep their
+    own axis, old ones keep their rotation. Parameters that are gone are left out.
+
+    Raises:
+        RuntimeError: a parameter has shrunk or changed its dimensions.
+    """
+    importances, anchors, rotations = {}, {}, {}
+    for name, importance in memory.importances.items():
+        if name not in parameters:
+            continue
+        shape = parameters[name].shape
+        if len(shape) != importance.dim() or any(new < old for new, old in zip(shape, importance.shape, strict=True)):
+            raise RuntimeError(
+                f"parameter {name} had shape {tuple(importance.shape)} when its importance was estimated and has "
+                f"{tuple(shape)} now; parameters may grow between experiences, not shrink or change their dimensions"
+            )
+        importances[name], anchors[name] = grown(importance, shape), grown(memory.anchors[name], shape)
+        if name in memory.rotations:
+            rotations[name] = _grown_rotation(name, memory.rotations[name], importance.shape, shape)
+    return replace(memory, importances=importances, anchors=anchors, rotations=rotations)
+
+
+def _grown_rotation(name: str, rotation: Rotation, old: torch.Size, new: torch.Size) -> Rotation:
+    if old == new:
+        return rotation
+    if rotation.output_basis.shape[0] > 1 or old[2:] != new[2:]:
+        raise RuntimeError(
+            f"parameter {name} grew from {tuple(old)} to {tuple(new)}: a rotated layer may gain outputs or inputs, but "
+            "not change its groups or its kernel. Leave it out of `layers`"
+        )
+    per_input = rotation.input_basis.shape[1] // old[1]  # kernel positions in a patch basis, 1 otherwise
+    return rotation.extended(outputs=new[0], inputs=new[1] * per_input)
+
+
+def grown(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """Padded with zeros behind, to `shape`."""
+    if tensor.shape == shape:
+        return tensor
+    result = tensor.new_zeros(shape)
+    result[tuple(slice(0, size) for size in tensor.shape)] = tensor
+    return result

@@ -1,0 +1,184 @@
+"""What will be done to each parameter, found out by a probe of three samples before anything is estimated.
+
+Per-sample gradients in closed form assume that a module's input has the samples first and that its parameters are used
+by its own forward and nowhere else. Models break that in many ways (sequence-first tokens, folded windows, tied
+weights, attention that reads a Linear's weight directly), and most of them give wrong numbers, not errors. So the
+probe compares the closed form with plain autograd, sample by sample, and what does not agree takes the general way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from avalanche_rewc.core import geometry
+from avalanche_rewc.core.capture import Record, capture
+from avalanche_rewc.core.gradients import closed_form, has_closed_form
+from avalanche_rewc.core.selection import LayerChoice, select_layers
+
+PROBE_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the summary: what is done to a parameter, and why."""
+
+    parameter: str
+    layer: str
+    shape: tuple[int, ...]
+    treatment: Literal["rotated", "diagonal", "frozen"]
+    note: str = ""
+
+
+@dataclass
+class Plan:
+    """Attributes:
+    rotated: layers to rotate, by module name.
+    watched: modules whose calls are recorded, by module name.
+    closed: parameters whose Fisher comes from the records, as (module name, attribute) by parameter name.
+    general: parameters whose Fisher comes from `torch.func`.
+    """
+
+    rotated: dict[str, nn.Module] = field(default_factory=dict)
+    watched: dict[str, nn.Module] = field(default_factory=dict)
+    closed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    general: list[str] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+
+
+def make_plan(model: nn.Module, args: tuple[Any, ...], layers: LayerChoice) -> Plan:
+    """Decide for every parameter of a model in eval mode.
+
+    Args:
+        args: of the model's forward; tensors have samples in the first dimension. A few samples are enough.
+    """
+    parameters = dict(model.named_parameters())
+    owners = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
+    watched = {
+        name: module
+        for name, module in model.named_modules()
+        if has_closed_form(module) and any(p.requires_grad for p in module._parameters.values() if p is not None)
+    }
+    evidence = _probe(model, args, watched, {n: p for n, p in parameters.items() if p.requires_grad})
+    called = [name for name in evidence.record.order if geometry.is_rotatable(watched[name])]
+    selected = select_layers(model, layers, called)
+
+    plan = Plan()
+    home = {
+        id(p): (name, attribute)
+        for name, module in model.named_modules()
+        for attribute, p in module._parameters.items()
+        if p is not None
+    }
+    for name, parameter in parameters.items():
+        module_name, attribute = home[id(parameter)]
+        layer = type(model.get_submodule(module_name)).__name__
+        treatment: Literal["rotated", "diagonal", "frozen"] = "diagonal"
+        note = ""
+        if not parameter.requires_grad:
+            treatment = "frozen"
+        else:
+            tied = owners[id(parameter)] > 1
+            known = not tied and module_name in watched
+            agreement = evidence.agreement(name, module_name, attribute) if known else "none"
+            if agreement == "samples":
+                plan.closed[name] = (module_name, attribute)
+            else:
+                plan.general.append(name)
+            if attribute == "weight" and module_name in selected:
+                treatment, note = _rotation_verdict(tied, agreement, module_name in evidence.record.calls)
+                if treatment == "rotated":
+                    plan.rotated[module_name] = selected[module_name]
+            if not note and evidence.unused(name):
+                note = "not used by this experience"
+        plan.entries.append(Entry(name, layer, tuple(parameter.shape), treatment, note))
+    needed = {module_name for module_name, _ in plan.closed.values()} | set(plan.rotated)
+    plan.watched = {name: module for name, module in watched.items() if name in needed}
+    return plan
+
+
+def _rotation_verdict(tied: bool, agreement: str, called: bool) -> tuple[Literal["rotated", "diagonal"], str]:
+    if tied:
+        return "diagonal", "not rotated: its weight is tied to another module"
+    if not called:
+        return "diagonal", "not rotated: its forward is not called by this experience"
+    if agreement == "none":
+        return "diagonal", "not rotated: its weight is also used outside its own forward"
+    return "rotated", ""
+
+
+@dataclass
+class _Evidence:
+    record: Record
+    closed: Mapping[str, Mapping[str, Tensor]]
+    reference: Mapping[str, Tensor | None]
+
+    def unused(self, name: str) -> bool:
+        return self.reference[name] is None
+
+    def agreement(self, name: str, module_name: str, attribute: str) -> Literal["samples", "total", "none"]:
+        """Whether closed form and autograd agree sample by sample, only in the sum over samples, or not at all."""
+        ours = self.closed.get(module_name, {}).get(attribute)
+        reference = self.reference[name]
+        if reference is None or ours is None:
+            return "samples" if reference is None and ours is None else "none"
+        if ours.shape == reference.shape and _close(ours, reference):
+            return "samples"
+        return "total" if _close(ours.sum(0), reference.sum(0)) else "none"
+
+
+def _probe(
+    model: nn.Module, args: tuple[Any, ...], watched: Mapping[str, nn.Module], parameters: Mapping[str, Tensor]
+) -> _Evidence:
+    _refuse_batch_statistics(model)
+    args = tuple(a[:PROBE_SAMPLES] if isinstance(a, Tensor) else a for a in args)
+    with capture(watched) as record:
+        logits = model(*args)
+    if not isinstance(logits, Tensor) or logits.dim() != 2:
+        found = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise RuntimeError(f"the model must return logits of shape (samples, classes) for the Fisher, not {found}")
+    if not logits.requires_grad:
+        raise RuntimeError("no parameter of the model requires a gradient: there is nothing to protect")
+    alone = model(*(a[:1] if isinstance(a, Tensor) else a for a in args))
+    if not _close(alone.detach(), logits[:1].detach()):
+        raise RuntimeError(
+            "the logits of a sample change with the other samples in its batch, or at random, in eval mode: per-sample "
+            "gradients have no meaning. Look for batch statistics or dropout that stay on in eval mode"
+        )
+    # Random signals: those of a saturated softmax would vanish and prove nothing.
+    signal = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
+    gradients = record.output_gradients(logits, signal)
+    closed = {name: closed_form(watched[name], record.calls[name], gradients[name]) for name in record.order}
+
+    per_sample: list[tuple[Tensor | None, ...]] = []
+    for i in range(logits.shape[0]):
+        only = torch.zeros_like(signal)
+        only[i] = signal[i]
+        per_sample.append(
+            torch.autograd.grad(logits, list(parameters.values()), only, retain_graph=True, allow_unused=True)
+        )
+    reference = {
+        name: None if column[0] is None else torch.stack([g for g in column if g is not None])
+        for name, column in zip(parameters, zip(*per_sample, strict=True), strict=True)
+    }
+    return _Evidence(record, closed, reference)
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise RuntimeError(
+                f"module {name!r} ({type(module).__name__}) keeps no running statistics, so samples of a batch depend "
+                "on each other in eval mode and have no gradient of their own. Use track_running_stats=True"
+            )
+
+
+def _close(ours: Tensor, reference: Tensor) -> bool:
+    tolerance = 3e-2 if reference.dtype in (torch.float16, torch.bfloat16) else 1e-3
+    error = (ours.double() - reference.double()).abs().max()
+    return bool(error <= tolerance * reference.double().abs().max() + 1e-12)

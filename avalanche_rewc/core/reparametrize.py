@@ -1,0 +1,172 @@
+"""A layer whose parameter is the rotated weight: ROTATE and COMBINE of the paper's Algorithm 1.
+
+While a layer is rotated, its `weight` **Parameter** holds `W'`: that is what the optimizer walks in. To everybody else
+it stays the layer it was. `layer.weight` reads as `W = U2 W' U1ᵀ`; `state_dict` has the plain keys and values; a deep
+copy or a pickle of it is a plain layer; its class is a subclass of the user's, with the same name.
+
+The forward pass applies each basis where that is cheaper: to the weight, or to the activations. For B samples with P
+positions, m outputs, q inputs and K kernel positions the multiplications are
+
+    input side:    B · P_in · q²    (activations)     m · q² · K    (weight)
+    output side:   B · P_out · m²   (activations)     m² · q · K    (weight)
+
+so a side goes to the activations if there are fewer of them than there are rows of the weight on that side.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from avalanche_rewc.core import geometry
+from avalanche_rewc.core.rotation import Rotation
+
+_STATE = "_rewc_rotation"
+_PLAIN_FORWARDS = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
+Rows = tuple[float, float]
+ON_WEIGHTS: Rows = (float("inf"), float("inf"))
+
+
+@dataclass(frozen=True)
+class _State:
+    rotation: Rotation
+    plain_class: type[nn.Module]
+    input_kernel: Tensor | None
+    """`U1ᵀ` if the input side acts on the activations."""
+    output_kernel: Tensor | None
+    """`U2` if the output side acts on the activations."""
+
+
+def is_rotated(module: nn.Module) -> bool:
+    """Whether the layer's Parameter holds a rotated weight now."""
+    return _STATE in module.__dict__
+
+
+def rotate_layer(module: nn.Module, rotation: Rotation, rows: Rows = ON_WEIGHTS, known: Tensor | None = None) -> None:
+    """ROTATE: from now on the layer's Parameter, still the same object, holds `W' = U2ᵀ W U1`.
+
+    Args:
+        rows: how many input and output rows one step has, `(B · P_in, B · P_out)`; by default both bases are applied
+            to the weight.
+        known: `W'` to the bit, from before a pause in which the layer was plain; computed by default.
+    """
+    if is_rotated(module):
+        raise RuntimeError("this layer is rotated already; merge it first")
+    weight = rotated_parameter(module)
+    rotation = rotation.to(weight)
+    with torch.no_grad():
+        weight.copy_(rotation.to_rotated(weight) if known is None else known)
+    on_input, on_output = _activation_sides(module, rotation, rows)
+    module.__dict__[_STATE] = _State(
+        rotation,
+        type(module),
+        rotation.input_basis.mT.contiguous() if on_input else None,
+        rotation.output_basis if on_output else None,
+    )
+    module.__class__ = _rotated_class(type(module))  # type: ignore[arg-type]
+
+
+def merge_layer(module: nn.Module) -> Tensor:
+    """COMBINE: the layer is plain again, its Parameter holds `W = U2 W' U1ᵀ`. Returns a copy of `W'`."""
+    if not is_rotated(module):
+        raise RuntimeError("this layer is not rotated")
+    state: _State = module.__dict__.pop(_STATE)
+    module.__class__ = state.plain_class
+    parameter = rotated_parameter(module)
+    known = parameter.detach().clone()
+    with torch.no_grad():
+        parameter.copy_(state.rotation.to_original(known))
+    return known
+
+
+def rotated_parameter(module: nn.Module) -> nn.Parameter:
+    """The Parameter itself; `layer.weight` of a rotated layer is the composed weight."""
+    parameter = module._parameters["weight"]
+    assert isinstance(parameter, nn.Parameter)
+    return parameter
+
+
+def is_patch(module: nn.Module, rotation: Rotation) -> bool:
+    """Whether the input basis mixes kernel positions with channels."""
+    return rotation.input_basis.shape[-1] != rotated_parameter(module).shape[1]
+
+
+def _activation_sides(module: nn.Module, rotation: Rotation, rows: Rows) -> tuple[bool, bool]:
+    """Whether the input and the output basis are applied to the activations, by the count above."""
+    if type(module).forward not in _PLAIN_FORWARDS or is_patch(module, rotation):
+        return False, False  # a forward of the user's own reads `self.weight`; patches exist only inside the kernel
+    m, q = rotation.output_basis.shape[1], rotation.input_basis.shape[1]
+    kernel = geometry.kernel_positions(module)
+    return rows[0] < m * kernel, rows[1] < q * kernel
+
+
+class _RotatedLayer:
+    """In front of the user's class in the method resolution order of a rotated layer."""
+
+    @property
+    def weight(self) -> Tensor:
+        state: _State = self.__dict__[_STATE]
+        return state.rotation.to_original(rotated_parameter(self))  # type: ignore[arg-type]
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        state: _State = self.__dict__[_STATE]
+        if state.input_kernel is None and state.output_kernel is None:
+            return super().forward(input, *args, **kwargs)  # type: ignore[misc, no-any-return]
+        return _forward_on_activations(self, state, input)  # type: ignore[arg-type]
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[misc]
+        destination[prefix + "weight"] = self.weight if keep_vars else self.weight.detach()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        state: _State = self.__dict__[_STATE]
+        key = prefix + "weight"
+        if key in state_dict:
+            parameter = rotated_parameter(self)  # type: ignore[arg-type]
+            state_dict = {**state_dict, key: state.rotation.to_rotated(state_dict[key].to(parameter))}
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)  # type: ignore[misc]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        plain = self._shell()
+        memo[id(self)] = plain
+        for key, value in self.__dict__.items():
+            if key != _STATE:
+                plain.__dict__[key] = copy.deepcopy(value, memo)
+        parameter = rotated_parameter(plain)
+        with torch.no_grad():
+            parameter.copy_(self.weight)
+        return plain
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copy.deepcopy(self).__reduce_ex__(protocol)
+
+    def _shell(self) -> nn.Module:
+        state: _State = self.__dict__[_STATE]
+        return state.plain_class.__new__(state.plain_class)
+
+
+def _forward_on_activations(module: nn.Module, state: _State, x: Tensor) -> Tensor:
+    """`y = U2 (W' (U1ᵀ x)) + b` with each basis on its chosen side."""
+    on_input, on_output = state.input_kernel is not None, state.output_kernel is not None
+    weight = (
+        state.rotation.to_original(rotated_parameter(module), input_side=not on_input, output_side=not on_output)
+        if not (on_input and on_output)
+        else rotated_parameter(module)
+    )
+    if state.input_kernel is not None:
+        x = geometry.rotate_positions(module, x, state.input_kernel)
+    bias = module._parameters["bias"]
+    y = geometry.apply(module, x, weight, None if on_output else bias)
+    if state.output_kernel is None:
+        return y
+    return geometry.rotate_positions(module, y, state.output_kernel, bias)
+
+
+@cache
+def _rotated_class(plain_class: type[nn.Module]) -> type[nn.Module]:
+    return type(plain_class.__name__, (_RotatedLayer, plain_class), {"__module__": plain_class.__module__})

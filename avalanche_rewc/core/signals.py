@@ -1,0 +1,39 @@
+"""What is sent backward from the logits: the three kinds of Fisher information.
+
+With `p = softmax(logits)`, the gradient of `log p_c` with respect to the logits is `e_c − p`. A *signal* is such a
+vector for every sample, and the Fisher is the mean over samples of the sum over signals of squared gradients:
+
+    sampled     one signal,  e_c − p         with c drawn from p        (the paper; unbiased, noisy)
+    empirical   one signal,  e_y − p         with y the data's label
+    exact       C signals,   √p_c (e_c − p)  for every class c          (the expectation itself)
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FisherKind = Literal["sampled", "exact", "empirical"]
+
+
+def draw_labels(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """One label per row, drawn from the softmax of the logits. The draw is on the CPU, so it is the same everywhere."""
+    probabilities = logits.detach().double().softmax(-1).cpu()
+    return torch.multinomial(probabilities, 1, generator=generator).squeeze(-1).to(logits.device)
+
+
+def label_signal(logits: Tensor, labels: Tensor) -> Tensor:
+    """`e_y − p` as one signal, shape (1, B, C)."""
+    probabilities = logits.detach().softmax(-1)
+    return (F.one_hot(labels, logits.shape[-1]).to(probabilities) - probabilities).unsqueeze(0)
+
+
+def exact_signals(logits: Tensor) -> Tensor:
+    """`√p_c (e_c − p)` for every class that has any probability (masked units have none), shape (≤ C, B, C)."""
+    probabilities = logits.detach().softmax(-1)  # (B, C)
+    active = (probabilities > 0).any(0)
+    differences = torch.eye(logits.shape[-1]).to(probabilities)[active].unsqueeze(1) - probabilities
+    return probabilities[:, active].sqrt().T.unsqueeze(-1) * differences

@@ -1,0 +1,129 @@
+"""ROTATE, train with the penalty, COMBINE: what happens to a model between two consolidations."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from avalanche_rewc.core.memory import Memory, grow
+from avalanche_rewc.core.optimizer import change_coordinates
+from avalanche_rewc.core.penalty import QuadraticPenalty, Term
+from avalanche_rewc.core.reparametrize import merge_layer, rotate_layer, rotated_parameter
+from avalanche_rewc.core.rotation import Rotation, between
+
+Space = Literal["rotated", "original"]
+
+
+@dataclass
+class _Layer:
+    name: str
+    module: nn.Module
+    parameter: nn.Parameter
+    rotation: Rotation
+    rows: tuple[float, float]
+
+
+class ProtectedTraining:
+    """A model while it learns something new and must not forget what its memories hold.
+
+    Entering changes coordinates (in `space="rotated"`); `penalty()` is added to every loss; `end()` merges the model.
+    The basis of the newest memory is the one the optimizer walks in; penalties of older memories are taken in their
+    own bases.
+
+    Args:
+        model: plain, its head already grown.
+        memories: oldest first.
+        optimizer: its state follows the parameters into the new coordinates and back.
+        batch_size: of a training step; decides where the bases are applied (see `reparametrize`).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        memories: Sequence[Memory],
+        ewc_lambda: float,
+        *,
+        space: Space = "rotated",
+        optimizer: Optimizer | None = None,
+        batch_size: int = 1,
+    ) -> None:
+        self.optimizer = optimizer
+        parameters = dict(model.named_parameters())
+        # Everything that can fail is done before the first layer is touched.
+        self.memories = [grow(memory, parameters) for memory in memories]
+        trainable = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        _warn_of_thawed(self.memories[-1], trainable)
+        self.layers = _layers_to_rotate(model, self.memories[-1], trainable, batch_size) if space == "rotated" else []
+        self._known: dict[str, tuple[Tensor, int]] | None = None
+        terms = self._terms(trainable)
+        for layer in self.layers:
+            rotate_layer(layer.module, layer.rotation, layer.rows)
+            if optimizer is not None:
+                change_coordinates(optimizer, layer.parameter, layer.rotation.to_rotated)
+        self.penalty = QuadraticPenalty(ewc_lambda, terms)
+
+    def _terms(self, trainable: dict[str, nn.Parameter]) -> list[Term]:
+        coordinates = {f"{layer.name}.weight": layer.rotation for layer in self.layers}
+        terms = []
+        for memory in self.memories:
+            for name, importance in memory.importances.items():
+                if name in trainable:
+                    here, there = coordinates.get(name), memory.rotations.get(name)
+                    step = None if here is there else between(here, there)
+                    terms.append(Term(trainable[name], importance, memory.anchors[name], step))
+        return terms
+
+    def pause(self) -> None:
+        """Make the model plain for an evaluation in between. The optimizer must not step meanwhile."""
+        if self._known is None:
+            self._known = {layer.name: (merge_layer(layer.module), layer.parameter._version) for layer in self.layers}
+
+    def resume(self) -> None:
+        """Take up training again, with the very weights it was left with unless somebody has changed them since."""
+        if self._known is None:
+            return
+        for layer in self.layers:
+            known, version = self._known[layer.name]
+            if rotated_parameter(layer.module) is not layer.parameter:
+                raise RuntimeError(f"the weight of layer {layer.name!r} was replaced while training was paused")
+            untouched = layer.parameter._version == version
+            rotate_layer(layer.module, layer.rotation, layer.rows, known if untouched else None)
+        self._known = None
+
+    def end(self) -> None:
+        """COMBINE: plain weights, and the optimizer's state back in their coordinates."""
+        self.pause()
+        for layer in self.layers:
+            if self.optimizer is not None:
+                change_coordinates(self.optimizer, layer.parameter, layer.rotation.to_original)
+        self.layers, self._known = [], {}
+
+
+def _layers_to_rotate(
+    model: nn.Module, memory: Memory, trainable: dict[str, nn.Parameter], batch_size: int
+) -> list[_Layer]:
+    layers = []
+    for name, rotation in memory.rotations.items():
+        if name in trainable:
+            module_name = name.removesuffix("weight").removesuffix(".")
+            p_in, p_out = memory.positions[name]
+            rows = (float(batch_size * p_in), float(batch_size * p_out))
+            layers.append(_Layer(module_name, model.get_submodule(module_name), trainable[name], rotation, rows))
+    return layers
+
+
+def _warn_of_thawed(memory: Memory, trainable: dict[str, nn.Parameter]) -> None:
+    frozen = [entry.parameter for entry in memory.entries if entry.treatment == "frozen"]
+    thawed = [name for name in frozen if name in trainable]
+    if thawed:
+        warnings.warn(
+            f"{', '.join(thawed)}: frozen when importances were estimated and trainable now, so nothing protects what "
+            "earlier experiences need of them. Unfreeze before the experience ends, or keep them frozen",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,174 @@
+"""R-EWC as an Avalanche plug-in: it only says *when*; `avalanche_rewc.core` says *what*."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from avalanche.core import SupervisedPlugin
+
+from avalanche_rewc.core import (
+    BasisFunction,
+    ConvBasis,
+    Entry,
+    FisherKind,
+    LayerChoice,
+    Memory,
+    ProtectedTraining,
+    Space,
+    consolidate,
+)
+from avalanche_rewc.core.selection import select_layers
+from avalanche_rewc.options import Mode, Options
+from avalanche_rewc.report import summary_table
+from avalanche_rewc.sampling import ExperienceBatches, check_experience
+
+ESTIMATION_BATCH = 32
+"""Smallest batch of an estimation, for strategies that train with tiny ones (Avalanche's default is 1)."""
+
+
+class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[misc, call-arg]
+    """Rotated Elastic Weight Consolidation ("Rotate your Networks", Liu et al., ICPR 2018).
+
+    After every experience: merge the rotated weights, estimate the experience's Kronecker factors, bases and diagonal
+    Fisher. While the next one trains: the weights live in the rotated coordinates, and `λ/2 · Σ F (θ' − θ'*)²` is added
+    to the loss. Between experiences and in evaluation the model is the ordinary module it was.
+
+    Args:
+        ewc_lambda: λ, the strength of the penalty. Its scale depends on the loss and on `fisher`.
+        layers: which layers are rotated: "all", "all_but_last" (the one the forward pass calls last stays as it is),
+            "conv", "linear", "none" (diagonal EWC), a list of module names, or a callable(name, module) -> bool. Every
+            other trainable parameter is protected by the plain diagonal.
+        conv_basis: "channel" rotates the channels of a convolution (the paper), "patch" channels and kernel positions
+            together (the basis of (E)KFAC).
+        space: "rotated": the optimizer walks in rotated coordinates (the paper). "original": only the penalty is
+            rotated, the model is never touched. The same under SGD, not under Adam.
+        fisher: "sampled" (labels drawn from the model, the paper), "exact" (expectation over all classes; as many
+            backward passes as there are classes), "empirical" (the data's labels).
+        samples_per_class: how many samples of each class of an experience the estimate uses; None: all.
+        mode: "last" keeps the importances of the last experience only (the paper; memory and time stay flat),
+            "separate" one set for every experience, "online" one decaying sum.
+        decay_factor: weight of the earlier importances in "online" mode, between 0 and 1.
+        basis: from the two factors to the two bases: "eigen", or for ablations "identity", "input_only",
+            "output_only", "authors", "printed", "random", "random_input", "random_output", or a function
+            (input_factor, output_factor) -> (input_basis, output_basis).
+        seed: of the draws of samples and labels. The global generators are neither used nor changed. None: derived
+            from torch's initial seed, so that `torch.manual_seed` at the top of a script is enough.
+
+    Raises:
+        ValueError: an option that cannot work, here or, where it takes the model or the data to know, before the
+            first change of the model.
+    """
+
+    def __init__(
+        self,
+        ewc_lambda: float,
+        *,
+        layers: LayerChoice = "all_but_last",
+        conv_basis: ConvBasis = "channel",
+        space: Space = "rotated",
+        fisher: FisherKind = "sampled",
+        samples_per_class: int | None = 40,
+        mode: Mode = "last",
+        decay_factor: float | None = None,
+        basis: str | BasisFunction = "eigen",
+        seed: int | None = None,
+    ) -> None:
+        """See the class."""
+        super().__init__()
+        self.options = Options(
+            ewc_lambda, layers, conv_basis, space, fisher, samples_per_class, mode, decay_factor, basis, seed
+        )
+        self.memories: list[Memory] = []
+        """What is remembered, oldest first; one entry at most unless `mode="separate"`."""
+        self._training: ProtectedTraining | None = None
+        self._experiences_learned = 0
+
+    @property
+    def ewc_lambda(self) -> float:
+        """λ of the penalty."""
+        return self.options.ewc_lambda
+
+    @property
+    def entries(self) -> list[Entry]:
+        """What the last consolidation did to each parameter."""
+        return self.memories[-1].entries if self.memories else []
+
+    def summary(self) -> str:
+        """A table of every parameter and what protects it, as of the last experience learned."""
+        return summary_table(self.entries)
+
+    # Callbacks, in the order in which Avalanche calls them.
+
+    def before_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
+        """Refuse what cannot work while the model is still untouched."""
+        check_experience(strategy.experience, self.options.samples_per_class, self.options.fisher)
+        if not self.memories:
+            select_layers(strategy.model, self.options.layers)
+
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """ROTATE. The head has grown and the optimizer knows about it."""
+        self._combine()  # left over if the last training was interrupted
+        if self.memories:
+            self._training = ProtectedTraining(
+                strategy.model,
+                self.memories,
+                self.ewc_lambda,
+                space=self.options.space,
+                optimizer=strategy.optimizer,
+                batch_size=strategy.train_mb_size,
+            )
+
+    def before_backward(self, strategy: Any, **kwargs: Any) -> None:
+        """Add the penalty to the loss; the first experience has none."""
+        if self._training is not None:
+            strategy.loss += self._training.penalty()
+
+    def before_eval(self, strategy: Any, **kwargs: Any) -> None:
+        """Evaluation, also in the middle of training, sees the plain model."""
+        if self._training is not None:
+            self._training.pause()
+
+    def after_eval(self, strategy: Any, **kwargs: Any) -> None:
+        """Back to the rotated weights as they were."""
+        if self._training is not None:
+            self._training.resume()
+
+    def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """COMBINE, then the factors, bases and Fisher of the experience just learned."""
+        self._combine()
+        seed = torch.initial_seed() if self.options.seed is None else self.options.seed
+        seed = (seed * 1_000_003 + self._experiences_learned) % 2**63
+        generator = torch.Generator().manual_seed(seed)
+        batches = ExperienceBatches(
+            strategy.model,
+            strategy.experience,
+            self.options.samples_per_class,
+            generator=generator,
+            batch_size=max(strategy.train_mb_size, ESTIMATION_BATCH),
+            device=strategy.device,
+            num_workers=kwargs.get("num_workers", 0),
+        )
+        online = self.options.mode == "online" and bool(self.memories)
+        memory = consolidate(
+            strategy.model,
+            batches,
+            layers=self.options.layers,
+            conv_basis=self.options.conv_basis,
+            fisher=self.options.fisher,
+            basis=self.options.basis_function(seed),
+            generator=generator,
+            earlier=self.memories[-1] if online else None,
+            decay=self.options.decay_factor or 0.0,
+        )
+        if self.options.mode != "online":
+            memory.factors.clear()
+        if self.options.mode != "separate":
+            self.memories.clear()
+        self.memories.append(memory)
+        self._experiences_learned += 1
+
+    def _combine(self) -> None:
+        if self._training is not None:
+            self._training.end()
+            self._training = None
