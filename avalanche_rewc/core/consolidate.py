@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -17,7 +17,7 @@ from avalanche_rewc.core.memory import Memory, grow, grown
 from avalanche_rewc.core.plan import Plan, make_plan
 from avalanche_rewc.core.rotation import Rotation, spread
 from avalanche_rewc.core.selection import LayerChoice
-from avalanche_rewc.core.signals import FisherKind, draw_labels, exact_signals, label_signal
+from avalanche_rewc.core.signals import FisherKind, fisher_signals
 
 ConvBasis = Literal["channel", "patch"]
 Batch = tuple[tuple[Any, ...], Tensor | None]
@@ -88,8 +88,9 @@ class _Estimation:
     fisher: FisherKind
     patch: bool
     generator: torch.Generator
-    drawn: list[Tensor] = field(default_factory=list)
-    """Labels drawn in the first pass; the second uses the same."""
+
+    def __post_init__(self) -> None:
+        self.start = self.generator.get_state()
 
     def factors(self) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, tuple[int, int]]]:
         """The two factors of every rotated layer, means over samples, and its positions, by parameter name."""
@@ -169,7 +170,8 @@ class _Estimation:
                 totals[name] += value.square().sum(0)
 
     def _passes(self, watched: dict[str, nn.Module]) -> Iterator[tuple[tuple[Any, ...], Record, Tensor, Tensor]]:
-        """Each batch with its record, logits and signals (S, B, C)."""
+        """Each batch with its record, logits and signals (S, B, C). Every pass draws the same labels."""
+        self.generator.set_state(self.start)
         for index, (args, labels) in enumerate(self.batches()):
             with capture(watched) as record:
                 logits = self.model(*args)
@@ -178,22 +180,7 @@ class _Estimation:
                     f"the model's outputs are not finite on batch {index} of the Fisher estimation; the experience's "
                     "training has diverged: lower the learning rate or ewc_lambda"
                 )
-            yield args, record, logits, self._signals(index, logits, labels)
-
-    def _signals(self, index: int, logits: Tensor, labels: Tensor | None) -> Tensor:
-        if self.fisher == "exact":
-            return exact_signals(logits)
-        if self.fisher == "sampled":
-            if index == len(self.drawn):
-                self.drawn.append(draw_labels(logits, self.generator))
-            return label_signal(logits, self.drawn[index])
-        if labels is None:
-            raise ValueError('fisher="empirical" needs the labels of the data; use "sampled" or "exact" without')
-        if int(labels.max()) >= logits.shape[-1]:
-            raise ValueError(
-                f'fisher="empirical": label {int(labels.max())} has no logit; the model gives {logits.shape[-1]}'
-            )
-        return label_signal(logits, labels)
+            yield args, record, logits, fisher_signals(self.fisher, logits, labels, self.generator)
 
 
 def _signal_chunks(record: Record, signals: Tensor) -> Iterator[Tensor]:

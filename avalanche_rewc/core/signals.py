@@ -19,6 +19,24 @@ from torch import Tensor
 FisherKind = Literal["sampled", "exact", "empirical"]
 
 
+def fisher_signals(kind: FisherKind, logits: Tensor, labels: Tensor | None, generator: torch.Generator) -> Tensor:
+    """The signals (S, B, C) of a batch.
+
+    Args:
+        labels: the data's, needed by the empirical Fisher only.
+        generator: on the CPU, used by the sampled Fisher only.
+    """
+    if kind == "exact":
+        return exact_signals(logits)
+    if kind == "sampled":
+        return label_signal(logits, draw_labels(logits, generator))
+    if labels is None:
+        raise ValueError('fisher="empirical" needs the labels of the data; use "sampled" or "exact" without')
+    if int(labels.max()) >= logits.shape[-1]:
+        raise ValueError(f'fisher="empirical": label {int(labels.max())} has no logit; there are {logits.shape[-1]}')
+    return label_signal(logits, labels)
+
+
 def draw_labels(logits: Tensor, generator: torch.Generator) -> Tensor:
     """One label per row, drawn from the softmax of the logits. The draw is on the CPU, so it is the same everywhere."""
     probabilities = logits.detach().double().softmax(-1).cpu()

@@ -1,0 +1,193 @@
+"""The diagonal Fisher and the factors, against the slow oracle, for every kind of model."""
+
+import pytest
+import torch
+
+from avalanche_rewc.core import BASES, consolidate, gradients
+from avalanche_rewc.core import fisher as maths
+from avalanche_rewc.core.bases import RandomBasis
+from avalanche_rewc.core.signals import draw_labels
+from tests import oracle
+from tests.cases import CASES
+
+# Where there is no convolution, "patch" and "channel" are the same.
+EVERY = [(n, "channel") for n in CASES] + [(n, "patch") for n, case in CASES.items() if "conv" in case.rotated]
+
+
+def batches_of(x, labels=None, size=4):
+    """Several batches, the last one smaller."""
+    parts = range(0, len(x), size)
+    return lambda: [((x[i : i + size],), None if labels is None else labels[i : i + size]) for i in parts]
+
+
+def assert_close(ours, expected, case, parameter):
+    atol = case.tolerance * float(expected.abs().max()) + 1e-15
+    torch.testing.assert_close(ours, expected, rtol=case.tolerance, atol=atol, msg=lambda m: f"{parameter}: {m}")
+
+
+def drawn(model, x, seed, size=4):
+    """The labels `consolidate` draws, made again with the same generator."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        return torch.cat([draw_labels(model(x[i : i + size]), generator) for i in range(0, len(x), size)])
+
+
+@pytest.mark.parametrize("kind", ["sampled", "exact", "empirical"])
+@pytest.mark.parametrize(("name", "conv_basis"), EVERY)
+def test_rotated_diagonal_equals_the_oracle(name, conv_basis, kind):
+    case = CASES[name]
+    model, x = case.model(), case.inputs()
+    labels = torch.arange(len(x)) % 3
+    used = drawn(model, x, 5) if kind == "sampled" else labels
+
+    memory = consolidate(
+        model,
+        batches_of(x, labels),
+        layers="all" if case.rotated else "none",
+        conv_basis=conv_basis,
+        fisher=kind,
+        generator=torch.Generator().manual_seed(5),
+    )
+
+    assert {n.removesuffix(".weight") for n in memory.rotations} == case.rotated
+    expected = oracle.diagonal_fisher(oracle.score_rows(model, x, kind, used), memory.rotations)
+    assert set(memory.importances) == {n for n, p in model.named_parameters() if p.requires_grad}
+    for parameter, importance in memory.importances.items():
+        assert_close(importance, expected[parameter], case, parameter)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv2d-groups", "tokens", "torch-attention"])
+def test_unrotated_diagonal_equals_the_oracle(name):
+    case = CASES[name]
+    model, x = case.model(), case.inputs()
+    memory = consolidate(model, batches_of(x), layers="none", fisher="exact")
+    expected = oracle.diagonal_fisher(oracle.score_rows(model, x, "exact"))
+    assert memory.rotations == {}
+    for parameter, importance in memory.importances.items():
+        assert_close(importance, expected[parameter], case, parameter)
+
+
+@pytest.mark.parametrize("name", ["conv2d-groups", "tokens", "conv3d"])
+def test_chunks_do_not_change_the_result(name, monkeypatch):
+    case = CASES[name]
+    model, x = case.model(), case.inputs()
+    whole = consolidate(model, batches_of(x), layers="all", fisher="exact")
+    monkeypatch.setattr(gradients, "CHUNK_BYTES", 1)
+    chunked = consolidate(model, batches_of(x), layers="all", fisher="exact")
+    for parameter in whole.importances:
+        torch.testing.assert_close(chunked.importances[parameter], whole.importances[parameter])
+
+
+@pytest.mark.parametrize("conv_basis", ["channel", "patch"])
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_rows_or_gradients_may_be_rotated(conv_basis, by_rows, monkeypatch):
+    """Both ways around give the oracle's numbers; which one is taken is only a matter of cost."""
+    monkeypatch.setattr(maths, "_rows_are_cheaper", lambda *_: by_rows)
+    case = CASES["conv2d-groups"]
+    model, x = case.model(), case.inputs()
+    memory = consolidate(model, batches_of(x), layers="all", fisher="exact", conv_basis=conv_basis)
+    expected = oracle.diagonal_fisher(oracle.score_rows(model, x, "exact"), memory.rotations)
+    assert_close(memory.importances["conv.weight"], expected["conv.weight"], case, "conv.weight")
+
+
+@pytest.mark.parametrize("basis", [*BASES.values(), RandomBasis(3)])
+def test_any_basis_gives_its_own_exact_diagonal(basis):
+    case = CASES["mlp"]
+    model, x = case.model(), case.inputs()
+    memory = consolidate(model, batches_of(x), layers="all", fisher="exact", basis=basis)
+    expected = oracle.diagonal_fisher(oracle.score_rows(model, x, "exact"), memory.rotations)
+    for parameter, importance in memory.importances.items():
+        assert_close(importance, expected[parameter], case, parameter)
+
+
+@pytest.mark.parametrize(("name", "conv_basis"), [pair for pair in EVERY if CASES[pair[0]].rotated])
+def test_rotated_factors_are_diagonal(name, conv_basis):
+    """The factors, made again in the rotated network's own coordinates, have nothing beside the diagonal."""
+    case = CASES[name]
+    model, x = case.model(), case.inputs(20)
+    memory = consolidate(model, batches_of(x), layers="all", fisher="exact", conv_basis=conv_basis)
+    for parameter, (input_factor, output_factor) in memory.factors.items():
+        rotation = memory.rotations[parameter]
+        for factor, basis in ((input_factor, rotation.input_basis), (output_factor, rotation.output_basis)):
+            rotated = basis.mT @ factor @ basis
+            beside = rotated - torch.diag_embed(rotated.diagonal(dim1=-2, dim2=-1))
+            assert beside.square().sum() < 1e-8 * rotated.square().sum(), parameter
+            assert (basis.mT @ basis - torch.eye(basis.shape[-1])).abs().max() < 1e-10
+
+
+def test_the_factors_are_what_the_method_says():
+    """Channel: positions of the unpadded input. Patch: patches of the padded one. Output: all output positions."""
+    model, x = CASES["conv2d-groups"].model(), CASES["conv2d-groups"].inputs()
+    conv = model.conv
+    outputs = []
+    handle = conv.register_forward_hook(lambda m, a, y: outputs.append(y.retain_grad() or y) or y.clone())
+    logits = model(x)
+    handle.remove()
+    y = outputs[0]
+    labels = torch.arange(len(x)) % 3
+    logits.log_softmax(-1)[torch.arange(len(x)), labels].sum().backward()
+
+    expected_output = torch.zeros(2, 3, 3).double()
+    expected_channel = torch.zeros(2, 2, 2).double()
+    expected_patch = torch.zeros(2, 18, 18).double()
+    padded = torch.nn.functional.pad(x, (1, 1, 1, 1))
+    for b in range(len(x)):
+        for i in range(5):
+            for j in range(5):
+                for g in range(2):
+                    out = y.grad[b, 3 * g : 3 * g + 3, i, j]
+                    inp = x[b, 2 * g : 2 * g + 2, i, j]
+                    patch = padded[b, 2 * g : 2 * g + 2, i : i + 3, j : j + 3].reshape(-1)
+                    expected_output[g] += torch.outer(out, out) / len(x)
+                    expected_channel[g] += torch.outer(inp, inp) / len(x)
+                    expected_patch[g] += torch.outer(patch, patch) / len(x)
+    for conv_basis, expected_input in (("channel", expected_channel), ("patch", expected_patch)):
+        memory = consolidate(model, batches_of(x, labels), layers="all", fisher="empirical", conv_basis=conv_basis)
+        input_factor, output_factor = memory.factors["conv.weight"]
+        torch.testing.assert_close(input_factor, expected_input)
+        torch.testing.assert_close(output_factor, expected_output)
+
+
+def test_masked_outputs_take_no_part():
+    """Units an incremental head has masked with −1000 have no probability and add nothing, also to the exact Fisher."""
+    model, x = CASES["mlp"].model(), CASES["mlp"].inputs()
+
+    class Masked(torch.nn.Module):
+        def __init__(self, inner, masked):
+            super().__init__()
+            self.inner, self.masked = inner, masked
+
+        def forward(self, x):
+            return self.inner(x).masked_fill(torch.tensor([False, False, False, self.masked]), -1000.0)
+
+    cut = CASES["mlp"].model()
+    cut[4] = torch.nn.Linear(7, 3).double()
+    with torch.no_grad():
+        cut[4].weight.copy_(model[4].weight[:3])
+        cut[4].bias.copy_(model[4].bias[:3])
+    masked = consolidate(Masked(model, True), batches_of(x), layers="none", fisher="exact")
+    small = consolidate(cut, batches_of(x), layers="none", fisher="exact")
+    torch.testing.assert_close(masked.importances["inner.0.weight"], small.importances["0.weight"])
+    assert masked.importances["inner.4.weight"][3].abs().max() == 0
+    assert masked.importances["inner.4.weight"][:3].abs().max() > 0
+
+
+def test_state_is_left_as_it_was():
+    """Modes, requires_grad, gradients and the global generators survive an estimation."""
+    model, x = CASES["norms"].model(), CASES["norms"].inputs()
+    model.train()
+    model.batch.eval()
+    model.conv.weight.requires_grad_(False)
+    model.head.weight.grad = torch.ones_like(model.head.weight)
+    modes = [m.training for m in model.modules()]
+    statistics = model.batch.running_mean.clone()
+    state = torch.get_rng_state()
+    consolidate(model, batches_of(x), layers=["head"], fisher="sampled")
+    assert [m.training for m in model.modules()] == modes
+    assert not model.conv.weight.requires_grad
+    assert model.head.bias.requires_grad
+    assert torch.equal(model.head.weight.grad, torch.ones_like(model.head.weight))
+    assert model.conv.weight.grad is None
+    assert torch.equal(model.batch.running_mean, statistics)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(m._forward_hooks for m in model.modules())

@@ -1,0 +1,115 @@
+"""The penalty's value and gradient, against the formula written with plain autograd."""
+
+import pytest
+import torch
+from torch import nn
+
+from avalanche_rewc.core import QuadraticPenalty, Rotation, Term
+from avalanche_rewc.core.optimizer import change_coordinates
+from avalanche_rewc.core.rotation import between
+
+
+def setup(seed=0):
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=g)
+
+    weight, bias = nn.Parameter(draw(3, 4)), nn.Parameter(draw(3))
+    rotation = Rotation(torch.linalg.qr(draw(1, 4, 4)).Q, torch.linalg.qr(draw(1, 3, 3)).Q)
+    return weight, bias, rotation, draw
+
+
+def test_value_and_gradient_follow_the_formula():
+    weight, bias, rotation, draw = setup()
+    importance, anchor = draw(3, 4).square(), draw(3, 4)
+    bias_importance, bias_anchor = draw(3).square(), draw(3)
+    terms = [
+        Term(weight, importance, anchor, rotation),
+        Term(weight, importance * 2, anchor * 3),  # a second memory of the same weight
+        Term(bias, bias_importance, bias_anchor),
+    ]
+    value = QuadraticPenalty(7.0, terms)()
+    u1, u2 = rotation.input_basis[0], rotation.output_basis[0]
+    expected = 3.5 * (
+        (importance * (u2.T @ weight @ u1 - anchor) ** 2).sum()
+        + (2 * importance * (weight - 3 * anchor) ** 2).sum()
+        + (bias_importance * (bias - bias_anchor) ** 2).sum()
+    )
+    torch.testing.assert_close(value, expected)
+    ours = torch.autograd.grad(3 * value, [weight, bias])
+    reference = torch.autograd.grad(3 * expected, [weight, bias])
+    for a, b in zip(ours, reference, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_rotated_and_original_coordinates_give_the_same_penalty():
+    weight, _, rotation, draw = setup()
+    importance, anchor = draw(3, 4).square(), draw(3, 4)
+    original = QuadraticPenalty(2.0, [Term(weight, importance, anchor, rotation)])()
+    rotated_weight = nn.Parameter(rotation.to_rotated(weight.detach()))
+    rotated = QuadraticPenalty(2.0, [Term(rotated_weight, importance, anchor)])()
+    other = Rotation(torch.linalg.qr(draw(1, 4, 4)).Q, torch.linalg.qr(draw(1, 3, 3)).Q)
+    elsewhere = nn.Parameter(other.to_rotated(weight.detach()))
+    third = QuadraticPenalty(2.0, [Term(elsewhere, importance, anchor, between(other, rotation))])()
+    torch.testing.assert_close(original, rotated)
+    torch.testing.assert_close(third, rotated)
+
+
+def test_no_terms_no_penalty():
+    assert QuadraticPenalty(1.0, [])() == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    ],
+)
+def test_momentum_follows_into_new_coordinates(make):
+    weight, _, rotation, draw = setup()
+    optimizer = make([weight])
+    weight.grad = draw(3, 4)
+    optimizer.step()
+    momentum = optimizer.state[weight]["momentum_buffer"].clone()
+    change_coordinates(optimizer, weight, rotation.to_rotated)
+    torch.testing.assert_close(optimizer.state[weight]["momentum_buffer"], rotation.to_rotated(momentum))
+    change_coordinates(optimizer, weight, rotation.to_original)
+    torch.testing.assert_close(optimizer.state[weight]["momentum_buffer"], momentum)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.NAdam,
+        torch.optim.RMSprop,
+        torch.optim.Adagrad,
+        torch.optim.Adadelta,
+        torch.optim.Adamax,
+        torch.optim.ASGD,
+        torch.optim.Rprop,
+    ],
+)
+def test_second_moments_are_reset_as_if_the_parameter_were_new(kind):
+    """After a change of coordinates the next step is that of a fresh optimizer; other parameters keep theirs."""
+    weight, bias, rotation, draw = setup()
+    optimizer = kind([weight, bias], lr=0.01)
+    for _ in range(3):
+        weight.grad, bias.grad = draw(3, 4), draw(3)
+        optimizer.step()
+    kept = {k: v.clone() for k, v in optimizer.state[bias].items() if isinstance(v, torch.Tensor)}
+    change_coordinates(optimizer, weight, rotation.to_rotated)
+    for k, v in kept.items():
+        torch.testing.assert_close(optimizer.state[bias][k], v)
+
+    fresh_weight = nn.Parameter(weight.detach().clone())
+    fresh = kind([fresh_weight], lr=0.01)
+    weight.grad = draw(3, 4)
+    fresh_weight.grad = weight.grad.clone()
+    bias.grad = None
+    optimizer.step()
+    fresh.step()
+    torch.testing.assert_close(weight, fresh_weight)
