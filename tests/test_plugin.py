@@ -343,6 +343,30 @@ def test_summary_names_every_parameter_once():
     assert "rotated" not in next(line for line in lines if line.startswith("head.classifier.weight"))
 
 
+def test_a_head_that_evaluation_replaced_is_not_trained_in_vain():
+    """Avalanche grows heads in evaluation too and does not tell the optimizer; in the middle of training that is fatal."""
+    stream = blob_stream()
+    strategy = REWC(ewc_lambda=1.0, **settings(Growing().double()))
+    strategy.train(stream.train_stream[0])
+
+    class EvaluateAhead:
+        def after_update(self, strategy, **kwargs):
+            strategy.eval(stream.test_stream)
+
+    strategy.plugins.append(EvaluateAhead())
+    with pytest.raises(RuntimeError, match=r"replaced the weights of a growing head.*eval_every"):
+        strategy.train(stream.train_stream[1])
+
+
+def test_a_model_that_is_itself_a_layer():
+    stream = blob_stream(2)
+    model = nn.Linear(5, 6).double()
+    strategy = REWC(ewc_lambda=1.0, layers="all", **settings(model))
+    for experience in stream.train_stream:
+        strategy.train(experience)
+    assert set(strategy.rewc.memories[-1].rotations) == {"weight"}
+
+
 def test_caller_s_plugin_list_is_not_changed():
     mine = []
     REWC(ewc_lambda=1.0, **settings(Growing()), plugins=mine)

@@ -14,7 +14,7 @@ from avalanche_rewc.core import geometry, gradients
 from avalanche_rewc.core.bases import BasisFunction, eigen
 from avalanche_rewc.core.capture import Record, capture, evaluation_mode
 from avalanche_rewc.core.memory import Memory, grow, grown
-from avalanche_rewc.core.plan import Plan, make_plan
+from avalanche_rewc.core.plan import Plan, make_plan, parameter_name
 from avalanche_rewc.core.rotation import Rotation, spread
 from avalanche_rewc.core.selection import LayerChoice
 from avalanche_rewc.core.signals import FisherKind, fisher_signals
@@ -116,9 +116,9 @@ class _Estimation:
         for name in self.plan.rotated:
             pair = inputs[name] / samples, outputs[name] / samples
             if not all(torch.isfinite(factor).all() for factor in pair):
-                raise RuntimeError(_not_finite(f"{name}.weight"))
-            factors[f"{name}.weight"] = pair
-        return factors, {f"{name}.weight": value for name, value in positions.items()}
+                raise RuntimeError(_not_finite(parameter_name(name)))
+            factors[parameter_name(name)] = pair
+        return factors, {parameter_name(name): value for name, value in positions.items()}
 
     def diagonal(self, rotations: dict[str, Rotation]) -> dict[str, Tensor]:
         """The diagonal Fisher of every trainable parameter, mean over samples, in rotated coordinates."""
@@ -153,7 +153,7 @@ class _Estimation:
         for module_name, attributes in wanted.items():
             if module_name not in found:
                 continue
-            rotation = rotations.get(f"{module_name}.weight")
+            rotation = rotations.get(parameter_name(module_name))
             module = self.plan.watched[module_name]
             squares = maths.squared_gradients(module, record.calls[module_name], found[module_name], rotation)
             for attribute, name in attributes.items():

@@ -24,6 +24,11 @@ from avalanche_rewc.core.selection import LayerChoice, select_layers
 PROBE_SAMPLES = 3
 
 
+def parameter_name(module_name: str, attribute: str = "weight") -> str:
+    """As in `named_parameters()`; the model itself may be a layer, its name is empty then."""
+    return f"{module_name}.{attribute}" if module_name else attribute
+
+
 @dataclass(frozen=True)
 class Entry:
     """One line of the summary: what is done to a parameter, and why."""

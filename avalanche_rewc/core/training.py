@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from avalanche_rewc.core.memory import Memory, grow
 from avalanche_rewc.core.optimizer import change_coordinates
 from avalanche_rewc.core.penalty import QuadraticPenalty, Term
-from avalanche_rewc.core.reparametrize import merge_layer, rotate_layer, rotated_parameter
+from avalanche_rewc.core.plan import parameter_name
+from avalanche_rewc.core.reparametrize import merge_layer, rotate_layer
 from avalanche_rewc.core.rotation import Rotation, between
 
 Space = Literal["rotated", "original"]
@@ -52,7 +53,7 @@ class ProtectedTraining:
         optimizer: Optimizer | None = None,
         batch_size: int = 1,
     ) -> None:
-        self.optimizer = optimizer
+        self.model, self.optimizer = model, optimizer
         parameters = dict(model.named_parameters())
         # Everything that can fail is done before the first layer is touched.
         self.memories = [grow(memory, parameters) for memory in memories]
@@ -68,7 +69,7 @@ class ProtectedTraining:
         self.penalty = QuadraticPenalty(ewc_lambda, terms)
 
     def _terms(self, trainable: dict[str, nn.Parameter]) -> list[Term]:
-        coordinates = {f"{layer.name}.weight": layer.rotation for layer in self.layers}
+        coordinates = {parameter_name(layer.name): layer.rotation for layer in self.layers}
         terms = []
         for memory in self.memories:
             for name, importance in memory.importances.items():
@@ -87,10 +88,15 @@ class ProtectedTraining:
         """Take up training again, with the very weights it was left with unless somebody has changed them since."""
         if self._known is None:
             return
+        present = {id(parameter) for parameter in self.model.parameters()}
+        if any(id(parameter) not in present for parameter in self.penalty.parameters):
+            raise RuntimeError(
+                "an evaluation in the middle of training met new classes and replaced the weights of a growing head; "
+                "the optimizer does not know the new ones and would train nothing. Evaluate that stream before training "
+                "starts (`eval_every` does), or make the head large enough from the start"
+            )
         for layer in self.layers:
             known, version = self._known[layer.name]
-            if rotated_parameter(layer.module) is not layer.parameter:
-                raise RuntimeError(f"the weight of layer {layer.name!r} was replaced while training was paused")
             untouched = layer.parameter._version == version
             rotate_layer(layer.module, layer.rotation, layer.rows, known if untouched else None)
         self._known = None
