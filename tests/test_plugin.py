@@ -344,7 +344,7 @@ def test_summary_names_every_parameter_once():
 
 
 def test_a_head_that_evaluation_replaced_is_not_trained_in_vain():
-    """Avalanche grows heads in evaluation too and does not tell the optimizer; in the middle of training that is fatal."""
+    """Avalanche grows heads in evaluation too, without telling the optimizer: fatal in the middle of training."""
     stream = blob_stream()
     strategy = REWC(ewc_lambda=1.0, **settings(Growing().double()))
     strategy.train(stream.train_stream[0])

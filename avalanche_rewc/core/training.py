@@ -66,7 +66,27 @@ class ProtectedTraining:
             rotate_layer(layer.module, layer.rotation, layer.rows)
             if optimizer is not None:
                 change_coordinates(optimizer, layer.parameter, layer.rotation.to_rotated)
-        self.penalty = QuadraticPenalty(ewc_lambda, terms)
+        self._penalty = QuadraticPenalty(ewc_lambda, terms)
+
+    def penalty(self) -> Tensor:
+        """`λ/2 · Σ F (θ' − θ'*)²`, to be added to the loss.
+
+        Raises:
+            RuntimeError: training is paused, or the model's parameters are no longer those that are protected.
+        """
+        if self._known is not None:
+            if self._replaced():
+                raise RuntimeError(
+                    "an evaluation in the middle of training met new classes and replaced the weights of a growing "
+                    "head; the optimizer does not know the new ones and would train nothing. Evaluate that stream "
+                    "before training starts (`eval_every` does), or make the head large enough from the start"
+                )
+            raise RuntimeError("training is paused: call resume() before the next step")
+        return self._penalty()
+
+    def _replaced(self) -> bool:
+        present = {id(parameter) for parameter in self.model.parameters()}
+        return any(id(parameter) not in present for parameter in self._penalty.parameters)
 
     def _terms(self, trainable: dict[str, nn.Parameter]) -> list[Term]:
         coordinates = {parameter_name(layer.name): layer.rotation for layer in self.layers}
@@ -86,15 +106,8 @@ class ProtectedTraining:
 
     def resume(self) -> None:
         """Take up training again, with the very weights it was left with unless somebody has changed them since."""
-        if self._known is None:
-            return
-        present = {id(parameter) for parameter in self.model.parameters()}
-        if any(id(parameter) not in present for parameter in self.penalty.parameters):
-            raise RuntimeError(
-                "an evaluation in the middle of training met new classes and replaced the weights of a growing head; "
-                "the optimizer does not know the new ones and would train nothing. Evaluate that stream before training "
-                "starts (`eval_every` does), or make the head large enough from the start"
-            )
+        if self._known is None or self._replaced():
+            return  # the next penalty says what is wrong
         for layer in self.layers:
             known, version = self._known[layer.name]
             untouched = layer.parameter._version == version
