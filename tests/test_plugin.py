@@ -181,16 +181,40 @@ def test_the_model_is_ordinary_except_while_it_trains():
 
 def test_evaluation_in_between_does_not_change_the_course_of_training():
     """To the bit: the rotated weights are put aside, not computed again."""
+
+    class Evaluate:
+        def after_update(self, strategy, **kwargs):
+            with torch.random.fork_rng():  # a loader draws a seed each time it is used
+                strategy.eval(blob_stream().test_stream)
+
     runs = []
-    for eval_every in (-1, 1):
-        stream = blob_stream()
+    for plugins in ([], [Evaluate()]):
         model = Growing(first=6).double()  # no growth, which evaluation would advance
-        strategy = REWC(ewc_lambda=1.0, layers="all", seed=3, **settings(model, eval_every=eval_every))
-        for experience in stream.train_stream:
+        strategy = REWC(ewc_lambda=1.0, layers="all", seed=3, **settings(model), plugins=plugins)
+        for experience in blob_stream().train_stream:
             torch.manual_seed(7)
-            strategy.train(experience, eval_streams=[])
+            strategy.train(experience)
         runs.append(model.state_dict())
     assert all(torch.equal(runs[0][k], runs[1][k]) for k in runs[0])
+
+
+def test_weights_changed_in_between_are_taken_up():
+    """Somebody who changes the plain weights during an evaluation is heard."""
+    stream = blob_stream()
+    strategy = REWC(ewc_lambda=1.0, layers="all", **settings(Growing().double()))
+    strategy.train(stream.train_stream[0])
+
+    class Reset:
+        def before_eval_exp(self, strategy, **kwargs):
+            with torch.no_grad():
+                strategy.model.body[0].weight.fill_(0.25)
+
+        def after_update(self, strategy, **kwargs):
+            strategy.eval(stream.test_stream[0])
+            assert torch.allclose(strategy.model.body[0].weight, torch.tensor(0.25).double())
+
+    strategy.plugins.append(Reset())
+    strategy.train(stream.train_stream[1])
 
 
 def test_lwf_before_the_plugin_copies_a_plain_teacher():
