@@ -12,7 +12,8 @@ norm that survives that, `Σ_i F_ii² / Σ_ij F_ij²`. A rotation changes the fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from avalanche_rewc.core.capture import capture, evaluation_mode
 from avalanche_rewc.core.consolidate import Batch
 from avalanche_rewc.core.gradients import CHUNK_BYTES, by_autograd, closed_form
-from avalanche_rewc.core.plan import Plan, make_plan
+from avalanche_rewc.core.plan import Plan, make_plan, parameter_name
 from avalanche_rewc.core.rotation import Rotation
 from avalanche_rewc.core.signals import FisherKind, fisher_signals
 
@@ -81,42 +82,52 @@ def kept_energies(
     matrix itself is never made. Up to `max_rows` rows (fewer if the weight is large) that sum is exact; with more, the
     terms s ≠ t are estimated, without bias, from a random choice of rows.
     """
-    return [_kept_energy(model, batches, name, rotations[name], fisher, max_rows, seed) for name in rotations]
+    energies = {name: _Energy(rotations[name], max_rows, seed) for name in rotations}
+    for name, rows in _gradient_rows(model, batches, list(rotations), fisher, seed):
+        energies[name].add(rows)
+    return [KeptEnergy(name, *energy.shares(), exact=energy.exact) for name, energy in energies.items()]
 
 
-def _kept_energy(
-    model: nn.Module, batches: Batches, name: str, rotation: Rotation, fisher: FisherKind, max_rows: int, seed: int
-) -> KeptEnergy:
-    generator = torch.Generator().manual_seed(seed)
-    before: Tensor | float = 0.0
-    after: Tensor | float = 0.0
-    fourth_powers = 0.0
-    count = 0
-    keys = torch.zeros(0, dtype=torch.float64)
-    kept: list[Tensor] = []
-    for rows in _gradient_rows(model, batches, name, fisher, seed):
-        rotated = rotation.to(rows).to_rotated(rows, batch_dims=1)
-        before = before + rows.square().sum(0).double()
-        after = after + rotated.square().sum(0).double()
+class _Energy:
+    """Sums over the gradient rows of one weight, and a uniform choice of them."""
+
+    def __init__(self, rotation: Rotation, max_rows: int, seed: int) -> None:
+        self.rotation, self.max_rows = rotation, max_rows
+        self.generator = torch.Generator().manual_seed(seed)
+        self.diagonals: list[Tensor] | None = None
+        self.fourth_powers = 0.0
+        self.count = 0
+        self.keys, self.chosen = torch.zeros(0, dtype=torch.float64), torch.zeros(0)
+
+    def add(self, rows: Tensor) -> None:
+        rotated = self.rotation.to(rows).to_rotated(rows, batch_dims=1)
+        squares = [each.square().sum(0).double() for each in (rows, rotated)]
+        self.diagonals = [a + b for a, b in zip(self.diagonals, squares, strict=True)] if self.diagonals else squares
         flat = rows.flatten(1)
-        fourth_powers += float(flat.double().square().sum(1).square().sum())
-        count += len(flat)
+        self.fourth_powers += float(flat.double().square().sum(1).square().sum())
+        self.count += len(flat)
         # The rows with the largest random keys are a uniform choice of all rows so far.
-        keys = torch.cat([keys, torch.rand(len(flat), dtype=torch.float64, generator=generator)])
-        kept.extend(flat.unbind())
-        limit = max(2, min(max_rows, CHUNK_BYTES // (flat.shape[1] * flat.element_size())))
-        if len(kept) > limit:
-            best = keys.topk(limit).indices.sort().values
-            keys, kept = keys[best], [kept[int(i)] for i in best]
-    sample = torch.stack(kept).double()
-    products = (sample @ sample.T).square()
-    cross = float(products.sum() - products.diagonal().sum())
-    taken = len(kept)
-    if taken < count:
-        cross *= count * (count - 1) / (taken * (taken - 1))
-    whole = fourth_powers + cross
-    shares = [float(diagonal.square().sum()) / whole for diagonal in (before, after)]  # type: ignore[union-attr]
-    return KeptEnergy(name, shares[0], shares[1], exact=taken == count)
+        self.keys = torch.cat([self.keys, torch.rand(len(flat), dtype=torch.float64, generator=self.generator)])
+        rows_so_far = torch.cat([self.chosen.to(flat), flat]) if len(self.chosen) else flat
+        limit = max(2, min(self.max_rows, CHUNK_BYTES // (flat.shape[1] * flat.element_size())))
+        best = self.keys.topk(min(limit, len(self.keys))).indices.sort().values
+        self.keys, self.chosen = self.keys[best], rows_so_far[best.to(flat.device)]
+
+    @property
+    def exact(self) -> bool:
+        return len(self.chosen) == self.count
+
+    def shares(self) -> tuple[float, float]:
+        if self.diagonals is None:
+            return math.nan, math.nan
+        products = (self.chosen.double() @ self.chosen.double().T).square()
+        cross = float(products.sum() - products.diagonal().sum())
+        if not self.exact:
+            taken = len(self.chosen)
+            cross *= self.count * (self.count - 1) / (taken * (taken - 1))
+        whole = self.fourth_powers + cross
+        before, after = (float(diagonal.square().sum()) / whole if whole else math.nan for diagonal in self.diagonals)
+        return before, after
 
 
 def fisher_matrix(
@@ -139,7 +150,7 @@ def fisher_matrix(
     samples = 0
     for args, _ in batches():
         samples += next(len(a) for a in args if isinstance(a, Tensor))
-    for rows in _gradient_rows(model, batches, parameter, fisher, seed):
+    for _, rows in _gradient_rows(model, batches, [parameter], fisher, seed):
         rows = rows if rotation is None else rotation.to(rows).to_rotated(rows, batch_dims=1)
         flat = rows.flatten(1)
         total = total + flat.T @ flat
@@ -167,7 +178,7 @@ def plot_fisher(
     """
     from matplotlib.figure import Figure
 
-    name = f"{layer}.weight"
+    name = parameter_name(layer)
     matrices = [fisher_matrix(model, batches, name, r, fisher=fisher, seed=seed).cpu() for r in (None, rotation)]
     top = max(float(matrix.abs().max()) for matrix in matrices)
     figure = Figure(figsize=(9, 4.6), layout="constrained")
@@ -184,24 +195,27 @@ def plot_fisher(
 
 
 def _gradient_rows(
-    model: nn.Module, batches: Batches, parameter: str, fisher: FisherKind, seed: int
-) -> Iterator[Tensor]:
-    """Gradients of one parameter, (B, *shape), for each batch and signal."""
+    model: nn.Module, batches: Batches, names: Sequence[str], fisher: FisherKind, seed: int
+) -> Iterator[tuple[str, Tensor]]:
+    """Gradients (B, *shape) of each named parameter, for each batch and signal."""
     generator = torch.Generator().manual_seed(seed)
     plan: Plan | None = None
     with evaluation_mode(model):
         for args, labels in batches():
             plan = plan or make_plan(model, args, "none")
-            module_name, attribute = plan.closed.get(parameter, (None, ""))
-            watched = {} if module_name is None else {module_name: model.get_submodule(module_name)}
+            closed = {name: plan.closed[name] for name in names if name in plan.closed}
+            general = [name for name in names if name not in closed]
+            watched = {module_name: model.get_submodule(module_name) for module_name, _ in closed.values()}
             with capture(watched) as record:
                 logits = model(*args)
             signals = fisher_signals(fisher, logits, labels, generator)
-            for signal in signals:
-                if module_name is None:
-                    for _, found in by_autograd(model, [parameter], args, signal):
-                        yield found[parameter]
-                else:
-                    gradients = record.output_gradients(logits, signal)[module_name]
-                    calls = record.calls[module_name]
-                    yield closed_form(watched[module_name], calls, gradients)[attribute].detach()
+            for signal in signals if closed else ():
+                gradients = record.output_gradients(logits, signal)
+                for name, (module_name, attribute) in closed.items():
+                    if module_name in gradients:
+                        found = closed_form(watched[module_name], record.calls[module_name], gradients[module_name])
+                        yield name, found[attribute].detach()
+            if general:
+                for per_sample in by_autograd(model, general, args, signals):
+                    for name, value in per_sample.items():
+                        yield name, value.flatten(0, 1)

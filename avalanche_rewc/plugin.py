@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from avalanche.core import SupervisedPlugin
+from avalanche.training.plugins import EWCPlugin, MASPlugin, RWalkPlugin, SynapticIntelligencePlugin
 
 from avalanche_rewc.core import (
     BasisFunction,
@@ -25,6 +26,9 @@ from avalanche_rewc.sampling import ExperienceBatches, check_experience
 
 ESTIMATION_BATCH = 32
 """Smallest batch of an estimation, for strategies that train with tiny ones (Avalanche's default is 1)."""
+
+
+WEIGHT_REGULARISERS = (EWCPlugin, MASPlugin, RWalkPlugin, SynapticIntelligencePlugin)
 
 
 class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[misc, call-arg]
@@ -103,12 +107,13 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
     def before_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
         """Refuse what cannot work while the model is still untouched."""
         check_experience(strategy.experience, self.options.samples_per_class, self.options.fisher)
+        self._refuse_company(strategy)
         if not self.memories:
             select_layers(strategy.model, self.options.layers)
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """ROTATE. The head has grown and the optimizer knows about it."""
-        self._combine()  # left over if the last training was interrupted
+        self._combine(strategy)  # left over if the last training was interrupted
         if self.memories:
             self._training = ProtectedTraining(
                 strategy.model,
@@ -136,7 +141,7 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
 
     def after_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """COMBINE, then the factors, bases and Fisher of the experience just learned."""
-        self._combine()
+        self._combine(strategy)
         seed = torch.initial_seed() if self.options.seed is None else self.options.seed
         seed = (seed * 1_000_003 + self._experiences_learned) % 2**63
         generator = torch.Generator().manual_seed(seed)
@@ -168,7 +173,18 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         self.memories.append(memory)
         self._experiences_learned += 1
 
-    def _combine(self) -> None:
+    def _combine(self, strategy: Any) -> None:
         if self._training is not None:
-            self._training.end()
+            self._training.end(strategy.optimizer)
             self._training = None
+
+    def _refuse_company(self, strategy: Any) -> None:
+        """Plug-ins that compare parameters with copies of them would compare different coordinates."""
+        for other in strategy.plugins:
+            if isinstance(other, REWCPlugin) and other is not self:
+                raise ValueError("two R-EWC plug-ins cannot share a strategy; use one with the options you need")
+            if isinstance(other, WEIGHT_REGULARISERS) and self.options.space == "rotated":
+                raise ValueError(
+                    f"{type(other).__name__} compares weights with copies of them and would meet rotated ones; beside "
+                    'it use space="original", which leaves the model as it is'
+                )

@@ -12,6 +12,7 @@ from avalanche.models.utils import is_multi_task_module
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset
 
+from avalanche_rewc.core.capture import evaluation_mode
 from avalanche_rewc.core.consolidate import Batch
 
 CACHE_BYTES = 256 * 2**20
@@ -74,6 +75,7 @@ class ExperienceBatches:
         self.batch_size, self.device, self.num_workers = batch_size, device, num_workers
         chosen = draw_samples(self.dataset, samples_per_class, generator)
         self.by_task = self._group(chosen)
+        self.takes_number = self.task_aware and self._takes_number(model)
         self._cache: list[Batch] | None = None
 
     def _group(self, chosen: Sequence[int]) -> dict[int, list[int]]:
@@ -85,6 +87,22 @@ class ExperienceBatches:
             groups[int(tasks[index])].append(index)
         return dict(groups)
 
+    def _takes_number(self, model: nn.Module) -> bool:
+        """Whether the model takes a task label as a number, as Avalanche's heads do; others want a tensor."""
+        task, indices = next(iter(self.by_task.items()))
+        x = next(iter(self._loader(indices[:1])))[0].to(self.device)
+        try:
+            with torch.no_grad(), evaluation_mode(model):
+                model(x, task)
+        except Exception:
+            return False
+        return True
+
+    def _arguments(self, x: Tensor, task: int) -> tuple[Any, ...]:
+        if not self.task_aware:
+            return (x,)
+        return (x, task) if self.takes_number else (x, torch.full((len(x),), task, device=x.device))
+
     def __call__(self) -> Iterator[Batch]:
         if self._cache is not None:
             yield from self._cache
@@ -95,7 +113,7 @@ class ExperienceBatches:
             for mbatch in self._loader(indices):
                 x, y = mbatch[0].to(self.device), mbatch[1]
                 labels = y.to(self.device) if isinstance(y, Tensor) and y.dim() == 1 else None
-                batch: Batch = ((x, task) if self.task_aware else (x,), labels)
+                batch: Batch = (self._arguments(x, task), labels)
                 size += x.numel() * x.element_size()
                 if size <= CACHE_BYTES:
                     seen.append(batch)

@@ -96,13 +96,23 @@ def test_beside_other_plugins(plugin, first):
     [
         lambda **kwargs: LwF(alpha=1.0, temperature=2.0, **kwargs),
         lambda **kwargs: Replay(**kwargs),
-        lambda **kwargs: EWC(ewc_lambda=0.1, **kwargs),
     ],
 )
 def test_in_any_strategy(make):
     stream = blob_stream(3, dtype=torch.float32)
     strategy = make(**settings(Growing()), plugins=[REWCPlugin(1.0)])
     assert run(strategy, stream)[-1] > 0.3
+
+
+def test_beside_another_regulariser_only_in_original_space():
+    """Avalanche's EWC compares parameters by name with copies of them: rotated ones would be strangers to it."""
+    stream = blob_stream(3, dtype=torch.float32)
+    with pytest.raises(ValueError, match=r'EWCPlugin compares weights.*space="original"'):
+        run(EWC(ewc_lambda=0.1, **settings(Growing()), plugins=[REWCPlugin(1.0)]), stream)
+    strategy = EWC(ewc_lambda=0.1, **settings(Growing()), plugins=[REWCPlugin(1.0, space="original")])
+    assert len(run(strategy, stream)) == 3
+    with pytest.raises(ValueError, match="two R-EWC plug-ins"):
+        run(REWC(ewc_lambda=1.0, **settings(Growing()), plugins=[REWCPlugin(1.0)]), stream)
 
 
 @pytest.mark.parametrize("kind", ["epoch", "iteration"])
@@ -138,6 +148,8 @@ def test_every_logger_and_metric(tmp_path, monkeypatch):
         metrics.confusion_matrix_metrics(num_classes=6, stream=True, save_image=False),
         metrics.class_accuracy_metrics(experience=True, stream=True),
         metrics.amca_metrics(),
+        metrics.labels_repartition_metrics(on_train=True, on_eval=True),
+        metrics.mean_scores_metrics(on_train=True, on_eval=True),
         metrics.topk_acc_metrics(top_k=2, experience=True, stream=True),
         metrics.MAC_metrics(minibatch=True),
         metrics.cpu_usage_metrics(experience=True),

@@ -58,9 +58,10 @@ def capture(modules: Mapping[str, nn.Module]) -> Iterator[Record]:
     for name, module in modules.items():
 
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, name: str = name) -> None:
-            x = args[0] if args else kwargs["input"]
-            edge = get_gradient_edge(output) if output.requires_grad else None
-            record.calls[name].append(Call(x.detach(), edge))
+            x = args[0] if args else next(iter(kwargs.values()), None)
+            if isinstance(x, Tensor) and isinstance(output, Tensor):
+                edge = get_gradient_edge(output) if output.requires_grad else None
+                record.calls[name].append(Call(x.detach(), edge))
 
         handles.append(module.register_forward_hook(hook, with_kwargs=True))
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,9 @@ from avalanche_rewc.core import fisher as maths
 from avalanche_rewc.core import geometry, gradients
 from avalanche_rewc.core.bases import BasisFunction, eigen
 from avalanche_rewc.core.capture import Record, capture, evaluation_mode
+from avalanche_rewc.core.checks import number, one_of
 from avalanche_rewc.core.memory import Memory, grow, grown
-from avalanche_rewc.core.plan import Plan, make_plan, parameter_name
+from avalanche_rewc.core.plan import Plan, check_finite, make_plan, parameter_name
 from avalanche_rewc.core.rotation import Rotation, spread
 from avalanche_rewc.core.selection import LayerChoice
 from avalanche_rewc.core.signals import FisherKind, fisher_signals
@@ -51,6 +52,9 @@ def consolidate(
     Raises:
         RuntimeError: no data, or a non-finite factor or Fisher; it names the layer. Nothing has been changed then.
     """
+    one_of("conv_basis", conv_basis, get_args(ConvBasis))
+    one_of("fisher", fisher, get_args(FisherKind))
+    number("decay", decay, high=1.0)
     generator = generator or torch.Generator().manual_seed(torch.initial_seed() % 2**63)
     with evaluation_mode(model):
         probe = next(iter(batches()), None)
@@ -92,11 +96,11 @@ class _Estimation:
     def __post_init__(self) -> None:
         self.start = self.generator.get_state()
 
-    def factors(self) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, tuple[int, int]]]:
+    def factors(self) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, tuple[float, float]]]:
         """The two factors of every rotated layer, means over samples, and its positions, by parameter name."""
         inputs: dict[str, Tensor] = {}
         outputs: dict[str, Tensor] = {}
-        positions: dict[str, tuple[int, int]] = {}
+        positions: dict[str, tuple[float, float]] = {}
         samples = 0
         for _, record, logits, signals in self._passes(self.plan.rotated):
             samples += logits.shape[0]
@@ -107,10 +111,10 @@ class _Estimation:
                     module = self.plan.rotated[name]
                     present = [g for g in found if g is not None]
                     if present:
-                        maths.add(outputs, {name: maths.output_factor(module, [g.flatten(0, 1) for g in present])})
+                        maths.add(outputs, {name: maths.output_factor(module, present)})
                         positions[name] = (
-                            sum(geometry.positions(module, call.input) for call in record.calls[name]),
-                            sum(geometry.positions(module, g[0]) for g in present),
+                            _rows_per_call(module, [call.input for call in record.calls[name]], logits),
+                            _rows_per_call(module, [g[0] for g in present], logits),
                         )
         factors = {}
         for name in self.plan.rotated:
@@ -133,8 +137,7 @@ class _Estimation:
                     self._add_closed(totals, rotations, record, _stacked_gradients(record, logits, chunk))
             del record, logits
             if self.plan.general:
-                for signal in signals:
-                    self._add_general(totals, rotations, args, signal)
+                self._add_general(totals, rotations, args, signals)
         for name, total in totals.items():
             if not torch.isfinite(total).all():
                 raise RuntimeError(_not_finite(name))
@@ -147,10 +150,7 @@ class _Estimation:
         record: Record,
         found: dict[str, list[Tensor | None]],
     ) -> None:
-        wanted: dict[str, dict[str, str]] = {}
-        for name, (module_name, attribute) in self.plan.closed.items():
-            wanted.setdefault(module_name, {})[attribute] = name
-        for module_name, attributes in wanted.items():
+        for module_name, attributes in self.plan.closed_by_module().items():
             if module_name not in found:
                 continue
             rotation = rotations.get(parameter_name(module_name))
@@ -161,13 +161,13 @@ class _Estimation:
                     totals[name] += squares[attribute]
 
     def _add_general(
-        self, totals: dict[str, Tensor], rotations: dict[str, Rotation], args: tuple[Any, ...], signal: Tensor
+        self, totals: dict[str, Tensor], rotations: dict[str, Rotation], args: tuple[Any, ...], signals: Tensor
     ) -> None:
-        for _, per_sample in gradients.by_autograd(self.model, self.plan.general, args, signal):
+        for per_sample in gradients.by_autograd(self.model, self.plan.general, args, signals):
             for name, value in per_sample.items():
                 if name in rotations:
-                    value = rotations[name].to_rotated(value, batch_dims=1)
-                totals[name] += value.square().sum(0)
+                    value = rotations[name].to_rotated(value, batch_dims=2)
+                totals[name] += value.square().sum((0, 1))
 
     def _passes(self, watched: dict[str, nn.Module]) -> Iterator[tuple[tuple[Any, ...], Record, Tensor, Tensor]]:
         """Each batch with its record, logits and signals (S, B, C). Every pass draws the same labels."""
@@ -175,12 +175,13 @@ class _Estimation:
         for index, (args, labels) in enumerate(self.batches()):
             with capture(watched) as record:
                 logits = self.model(*args)
-            if not torch.isfinite(logits).all():
-                raise RuntimeError(
-                    f"the model's outputs are not finite on batch {index} of the Fisher estimation; the experience's "
-                    "training has diverged: lower the learning rate or ewc_lambda"
-                )
+            check_finite(logits, f"batch {index}")
             yield args, record, logits, fisher_signals(self.fisher, logits, labels, self.generator)
+
+
+def _rows_per_call(module: nn.Module, tensors: list[Tensor], logits: Tensor) -> float:
+    """Rows of one call and one sample; the bases are applied anew in every call."""
+    return sum(geometry.row_count(module, t) for t in tensors) / len(tensors) / logits.shape[0]
 
 
 def _signal_chunks(record: Record, signals: Tensor) -> Iterator[Tensor]:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from avalanche_rewc.core import geometry, gradients
 from avalanche_rewc.core.capture import Call
-from avalanche_rewc.core.reparametrize import is_patch
 from avalanche_rewc.core.rotation import Rotation
 
 
@@ -24,8 +23,9 @@ def input_factor(module: nn.Module, calls: Sequence[Call], patch: bool) -> Tenso
 
 
 def output_factor(module: nn.Module, output_gradients: Sequence[Tensor]) -> Tensor:
-    """`Σ g gᵀ` over samples and output positions, shape (g, m, m)."""
-    return sum_of_outer_products(geometry.output_rows(module, geometry.promoted(g)) for g in output_gradients)
+    """`Σ g gᵀ` over signals, samples and output positions, shape (g, m, m); gradients are (signals, samples, ...)."""
+    flat = [g.flatten(0, 1) if geometry.is_batched(module, g[0]) else g for g in output_gradients]
+    return sum_of_outer_products(geometry.output_rows(module, geometry.promoted(g)) for g in flat)
 
 
 def sum_of_outer_products(batches: Iterable[Tensor]) -> Tensor:
@@ -64,8 +64,7 @@ def squared_gradients(
 def _squared_linear(
     module: nn.Module, used: Sequence[tuple[Tensor, Tensor]], rotation: Rotation | None
 ) -> dict[str, Tensor]:
-    weight = module._parameters["weight"]
-    assert weight is not None
+    weight = geometry.weight_of(module)
     plain = []
     for _, g in used:
         rows = geometry.output_rows(module, g.flatten(0, 1))
@@ -94,7 +93,7 @@ def _rotated_patch_rows(module: nn.Module, x: Tensor, rotation: Rotation | None)
     """Patches of the rotated input, (B, P, g, n·K)."""
     if rotation is None:
         return geometry.patch_rows(module, x)
-    if is_patch(module, rotation):
+    if rotation.mixes_positions(geometry.weight_of(module)):
         return torch.einsum("bpgq,gqs->bpgs", geometry.patch_rows(module, x), rotation.input_basis)
     # Channels may be rotated before padding and unfolding: both act on each channel alike.
     return geometry.patch_rows(module, geometry.rotate_positions(module, x, rotation.input_basis.mT))
@@ -104,19 +103,19 @@ def _rows_are_cheaper(module: nn.Module, used: Sequence[tuple[Tensor, Tensor]], 
     """Multiplications per sample: rotating its rows, or rotating its gradient."""
     m, q = rotation.output_basis.shape[-1], rotation.input_basis.shape[-1]
     signals = used[0][1].shape[0]
-    r = 1 if is_patch(module, rotation) else geometry.kernel_positions(module)
+    patch = rotation.mixes_positions(geometry.weight_of(module))
+    r = 1 if patch else geometry.kernel_positions(module)
     rows = 0
     for x, g in used:
         p_out = geometry.positions(module, g[0])
-        p_in = p_out if is_patch(module, rotation) else geometry.positions(module, x)
+        p_in = p_out if patch else geometry.positions(module, x)
         rows += p_in * q * q + signals * p_out * m * m
     return rows <= signals * m * q * r * (m + q)
 
 
 def _sample_chunks(module: nn.Module, used: Sequence[tuple[Tensor, Tensor]]) -> Iterator[slice]:
     """Slices of samples whose patches and per-sample gradients stay near `gradients.CHUNK_BYTES`."""
-    weight = module._parameters["weight"]
-    assert weight is not None
+    weight = geometry.weight_of(module)
     signals, samples = used[0][1].shape[:2]
     rows = sum(geometry.positions(module, g[0]) for _, g in used)
     width = weight.shape[1] * geometry.kernel_positions(module) * geometry.groups(module)

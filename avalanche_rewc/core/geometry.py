@@ -37,6 +37,13 @@ def is_rotatable(module: nn.Module) -> bool:
     return isinstance(module, Rotatable) and isinstance(module._parameters.get("weight"), nn.Parameter)
 
 
+def weight_of(module: nn.Module) -> Tensor:
+    """The layer's Parameter itself; `layer.weight` of a rotated layer is the composed weight."""
+    weight = module._parameters["weight"]
+    assert weight is not None
+    return weight
+
+
 def groups(module: nn.Module) -> int:
     """Groups of channels that do not see each other; 1 for Linear."""
     return int(module.groups) if isinstance(module, ConvNd) else 1
@@ -53,7 +60,7 @@ def _channel_rows(x: Tensor, module: nn.Module) -> Tensor:
     """(B, ..., d) for Linear or (B, C, *positions) for convolutions to (B, P, g, channels per group)."""
     if not is_conv(module):
         return x.reshape(x.shape[0], -1, 1, x.shape[-1])
-    if x.dim() == spatial_dims(module) + 1:  # torch also takes a picture without a batch dimension
+    if not is_batched(module, x):
         x = x.unsqueeze(0)
     rows = x.flatten(2).transpose(1, 2)
     return rows.reshape(*rows.shape[:2], groups(module), -1)
@@ -76,7 +83,7 @@ def patch_rows(module: nn.Module, x: Tensor) -> Tensor:
     """
     if not isinstance(module, ConvNd):
         return _channel_rows(x, module)
-    if x.dim() == spatial_dims(module) + 1:
+    if not is_batched(module, x):
         x = x.unsqueeze(0)
     x = pad(module, x)
     dims = spatial_dims(module)
@@ -122,6 +129,17 @@ def rotate_positions(module: nn.Module, x: Tensor, kernel: Tensor, bias: Tensor 
     weight = kernel.reshape(-1, kernel.shape[2], *[1] * dims)
     conv = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[dims]
     return conv(x, weight, bias, groups=kernel.shape[0])
+
+
+def is_batched(module: nn.Module, x: Tensor) -> bool:
+    """Whether a convolution's input or output has a batch dimension; torch also takes a picture without one."""
+    return not is_conv(module) or x.dim() == spatial_dims(module) + 2
+
+
+def row_count(module: nn.Module, x: Tensor) -> int:
+    """How many vectors a tensor holds, whatever the order of its dimensions: B for (B, d), B·T for (B, T, d)."""
+    channels = x.shape[-1] if not is_conv(module) else x.shape[1 if is_batched(module, x) else 0]
+    return x.numel() // channels
 
 
 def positions(module: nn.Module, x: Tensor) -> int:

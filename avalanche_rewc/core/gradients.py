@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from avalanche_rewc.core import geometry
@@ -22,7 +22,7 @@ CHUNK_BYTES = 256 * 2**20
 
 
 def has_closed_form(module: nn.Module) -> bool:
-    """Whether per-sample gradients of this module's own parameters follow from its input and output gradient."""
+    """Whether per-sample gradients of this module's own parameters may follow from its input and output gradient."""
     return geometry.is_rotatable(module) or isinstance(module, Norm)
 
 
@@ -45,8 +45,7 @@ def closed_form(
 
 
 def _linear(module: nn.Module, x: Tensor, g: Tensor) -> dict[str, Tensor]:
-    rows, weight = geometry.output_rows(module, g), module._parameters["weight"]
-    assert weight is not None
+    rows, weight = geometry.output_rows(module, g), geometry.weight_of(module)
     products = torch.einsum("bpgm,bpgq->bgmq", rows, geometry.patch_rows(module, x))
     return {"weight": products.reshape(-1, *weight.shape), "bias": rows.sum(1).flatten(1)}
 
@@ -71,54 +70,68 @@ def _affine(module: nn.Module, x: Tensor, g: Tensor) -> dict[str, Tensor]:
 
 
 def by_autograd(
-    model: nn.Module, names: Sequence[str], args: tuple[Any, ...], signal: Tensor
-) -> Iterator[tuple[slice, dict[str, Tensor]]]:
-    """Per-sample gradients of `Σ signal · logits` for any parameters, in chunks of samples.
+    model: nn.Module, names: Sequence[str], args: tuple[Any, ...], signals: Tensor
+) -> Iterator[dict[str, Tensor]]:
+    """Per-sample gradients of `Σ signal · logits` for any parameters, in chunks of samples and signals.
 
-    Tensors among `args` have the samples in their first dimension; anything else is passed on as it is. Yields the
-    slice of samples and their gradients (b, *shape). `vmap` over samples; where an operation does not allow that, one
-    sample after the other, with a warning that says which parameters and why.
+    Args:
+        args: of the model's forward; tensors have the samples in their first dimension, anything else is passed on.
+        signals: (S, B, C).
+
+    Yields gradients (b, s, *shape). `vmap` over samples, and over the signals of a sample after one forward pass;
+    where an operation does not allow that, one after the other, with a warning that says which parameters and why.
     """
     parameters = dict(model.named_parameters())
     chosen = {name: parameters[name].detach() for name in names}
-    samples = signal.shape[0]
-    bytes_each = sum(p.numel() * p.element_size() for p in chosen.values())
-    size = max(1, min(samples, CHUNK_BYTES // max(1, 2 * bytes_each)))
+    bytes_each = 2 * sum(p.numel() * p.element_size() for p in chosen.values())
+    at_once = max(1, CHUNK_BYTES // max(1, bytes_each))
+    for few in signals.split(at_once):  # type: ignore[no-untyped-call]
+        size = max(1, at_once // len(few))
+        for start in range(0, few.shape[1], size):
+            part = slice(start, start + size)
+            part_args = tuple(a[part] if isinstance(a, Tensor) else a for a in args)
+            part_signals = few[:, part].transpose(0, 1)
+            try:
+                gradients = _vectorised(model, chosen, part_args, part_signals)
+            except Exception as error:
+                warnings.warn(
+                    f"per-sample gradients of {', '.join(names)} are taken one sample at a time, which is slow: "
+                    f"torch.func.vmap says {str(error).splitlines()[0]!r}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                gradients = _one_by_one(model, {name: parameters[name] for name in names}, part_args, part_signals)
+            yield {name: geometry.promoted(value.detach()) for name, value in gradients.items()}
 
-    def objective(values: dict[str, Tensor], sample_args: tuple[Any, ...], sample_signal: Tensor) -> Tensor:
-        batch_of_one = tuple(a.unsqueeze(0) if isinstance(a, Tensor) else a for a in sample_args)
-        logits: Tensor = functional_call(model, values, batch_of_one).squeeze(0)
-        return (logits * sample_signal).sum()
 
+def _vectorised(
+    model: nn.Module, values: Mapping[str, Tensor], args: tuple[Any, ...], signals: Tensor
+) -> dict[str, Tensor]:
+    def of_one_sample(own: dict[str, Tensor], sample: tuple[Any, ...], sample_signals: Tensor) -> dict[str, Tensor]:
+        batch_of_one = tuple(a.unsqueeze(0) if isinstance(a, Tensor) else a for a in sample)
+        pull = vjp(lambda v: functional_call(model, v, batch_of_one).squeeze(0), own)[1]
+        gradients: dict[str, Tensor] = vmap(pull)(sample_signals)[0]
+        return gradients
+
+    # Expanded parameters, not shared ones: recurrent layers write in place into what they make from them.
+    expanded = {name: value.expand(len(signals), *value.shape) for name, value in values.items()}
     dims = (0, tuple(0 if isinstance(a, Tensor) else None for a in args), 0)
-    for start in range(0, samples, size):
-        part = slice(start, min(start + size, samples))
-        length = part.stop - part.start
-        # Expanded parameters, not shared ones: recurrent layers write in place into what they make from them.
-        expanded = {name: value.expand(length, *value.shape) for name, value in chosen.items()}
-        part_args = tuple(a[part] if isinstance(a, Tensor) else a for a in args)
-        try:
-            with sdpa_kernel(SDPBackend.MATH):  # the fused attention has no batching rule
-                per_sample = vmap(grad(objective), in_dims=dims, randomness="different")
-                gradients = per_sample(expanded, part_args, signal[part])
-        except Exception as error:
-            warnings.warn(
-                f"per-sample gradients of {', '.join(names)} are taken one sample at a time, which is slow: "
-                f"torch.func.vmap says {str(error).splitlines()[0]!r}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            gradients = _one_by_one(model, {name: parameters[name] for name in names}, part_args, signal[part])
-        yield part, {name: geometry.promoted(value.detach()) for name, value in gradients.items()}
+    with sdpa_kernel(SDPBackend.MATH):  # the fused attention has no batching rule
+        result: dict[str, Tensor] = vmap(of_one_sample, in_dims=dims, randomness="different")(expanded, args, signals)
+    return result
 
 
 def _one_by_one(
-    model: nn.Module, parameters: Mapping[str, Tensor], args: tuple[Any, ...], signal: Tensor
+    model: nn.Module, parameters: Mapping[str, Tensor], args: tuple[Any, ...], signals: Tensor
 ) -> dict[str, Tensor]:
     collected: dict[str, list[Tensor]] = {name: [] for name in parameters}
-    for i in range(signal.shape[0]):
+    for i, sample_signals in enumerate(signals):
         logits = model(*(a[i : i + 1] if isinstance(a, Tensor) else a for a in args))
-        found = torch.autograd.grad(logits, list(parameters.values()), signal[i : i + 1], allow_unused=True)
-        for (name, parameter), gradient in zip(parameters.items(), found, strict=True):
-            collected[name].append(torch.zeros_like(parameter) if gradient is None else gradient)
-    return {name: torch.stack(gradients) for name, gradients in collected.items()}
+        for signal in sample_signals:
+            found = torch.autograd.grad(
+                logits, list(parameters.values()), signal.unsqueeze(0), retain_graph=True, allow_unused=True
+            )
+            for (name, parameter), gradient in zip(parameters.items(), found, strict=True):
+                collected[name].append(torch.zeros_like(parameter) if gradient is None else gradient)
+    shape = signals.shape[:2]
+    return {name: torch.stack(found).reshape(*shape, *parameters[name].shape) for name, found in collected.items()}

@@ -20,7 +20,7 @@ class Memory:
         rotations: of the rotated weights.
         importances: diagonal Fisher, mean over samples, in rotated coordinates, shaped like the parameter.
         anchors: the parameters θ* themselves, in rotated coordinates.
-        positions: rows per sample at a rotated layer's input and output; the cost of a step follows from them.
+        positions: rows per sample and call at a rotated layer's input and output; they decide the cost of a step.
         factors: input and output factor of the rotated layers, mean over samples.
         entries: what was done to each parameter.
     """
@@ -28,7 +28,7 @@ class Memory:
     rotations: dict[str, Rotation] = field(default_factory=dict)
     importances: dict[str, Tensor] = field(default_factory=dict)
     anchors: dict[str, Tensor] = field(default_factory=dict)
-    positions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    positions: dict[str, tuple[float, float]] = field(default_factory=dict)
     factors: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
 

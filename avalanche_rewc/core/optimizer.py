@@ -21,9 +21,9 @@ def change_coordinates(optimizer: Optimizer, parameter: Tensor, change: Callable
     state = optimizer.state.get(parameter)
     if not state:
         return
-    shaped = {key for key, value in state.items() if isinstance(value, Tensor) and value.shape == parameter.shape}
-    if shaped <= LINEAR_STATE:
-        for key in shaped:
+    tensors = {key for key, value in state.items() if isinstance(value, Tensor) and key != "step"}
+    if tensors <= LINEAR_STATE:
+        for key in tensors:
             state[key] = change(state[key])
     elif isinstance(optimizer, torch.optim.Adagrad):  # the one optimizer of torch that makes its state beforehand
         state["step"].zero_()

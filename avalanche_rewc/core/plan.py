@@ -55,6 +55,13 @@ class Plan:
     general: list[str] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
 
+    def closed_by_module(self) -> dict[str, dict[str, str]]:
+        """Parameter names by module name and attribute."""
+        grouped: dict[str, dict[str, str]] = {}
+        for name, (module_name, attribute) in self.closed.items():
+            grouped.setdefault(module_name, {})[attribute] = name
+        return grouped
+
 
 def make_plan(model: nn.Module, args: tuple[Any, ...], layers: LayerChoice) -> Plan:
     """Decide for every parameter of a model in eval mode.
@@ -64,11 +71,8 @@ def make_plan(model: nn.Module, args: tuple[Any, ...], layers: LayerChoice) -> P
     """
     parameters = dict(model.named_parameters())
     owners = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
-    watched = {
-        name: module
-        for name, module in model.named_modules()
-        if has_closed_form(module) and any(p.requires_grad for p in module._parameters.values() if p is not None)
-    }
+    # Frozen layers too: "all_but_last" must know which one comes last.
+    watched = {name: module for name, module in model.named_modules() if has_closed_form(module)}
     evidence = _probe(model, args, watched, {n: p for n, p in parameters.items() if p.requires_grad})
     called = [name for name in evidence.record.order if geometry.is_rotatable(watched[name])]
     selected = select_layers(model, layers, called)
@@ -96,7 +100,7 @@ def make_plan(model: nn.Module, args: tuple[Any, ...], layers: LayerChoice) -> P
             else:
                 plan.general.append(name)
             if attribute == "weight" and module_name in selected:
-                treatment, note = _rotation_verdict(tied, agreement, module_name in evidence.record.calls)
+                treatment, note = _rotation_verdict(tied, agreement, evidence.unused(name))
                 if treatment == "rotated":
                     plan.rotated[module_name] = selected[module_name]
             if not note and evidence.unused(name):
@@ -107,34 +111,39 @@ def make_plan(model: nn.Module, args: tuple[Any, ...], layers: LayerChoice) -> P
     return plan
 
 
-def _rotation_verdict(tied: bool, agreement: str, called: bool) -> tuple[Literal["rotated", "diagonal"], str]:
+def _rotation_verdict(tied: bool, agreement: str, unused: bool) -> tuple[Literal["rotated", "diagonal"], str]:
     if tied:
         return "diagonal", "not rotated: its weight is tied to another module"
-    if not called:
-        return "diagonal", "not rotated: its forward is not called by this experience"
+    if unused:
+        return "diagonal", "not rotated: it has no part in the outputs of this experience"
     if agreement == "none":
-        return "diagonal", "not rotated: its weight is also used outside its own forward"
+        return "diagonal", "not rotated: its weight is not, or not only, used as the layer's own type uses it"
     return "rotated", ""
 
 
 @dataclass
 class _Evidence:
+    """Fingerprints (samples, 2) of the gradient of each parameter, from the closed form and from autograd."""
+
     record: Record
     closed: Mapping[str, Mapping[str, Tensor]]
-    reference: Mapping[str, Tensor | None]
+    reference: Mapping[str, Tensor]
+    precision: torch.dtype
 
     def unused(self, name: str) -> bool:
-        return self.reference[name] is None
+        return name not in self.reference
 
     def agreement(self, name: str, module_name: str, attribute: str) -> Literal["samples", "total", "none"]:
         """Whether closed form and autograd agree sample by sample, only in the sum over samples, or not at all."""
-        ours = self.closed.get(module_name, {}).get(attribute)
-        reference = self.reference[name]
+        ours, reference = self.closed.get(module_name, {}).get(attribute), self.reference.get(name)
         if reference is None or ours is None:
             return "samples" if reference is None and ours is None else "none"
-        if ours.shape == reference.shape and (_close(ours, reference) or not torch.isfinite(reference).all()):
+        if ours.shape == reference.shape and (self._same(ours, reference) or not torch.isfinite(reference).all()):
             return "samples"  # what is not finite is found and named by the estimation
-        return "total" if _close(ours.sum(0), reference.sum(0)) else "none"
+        return "total" if self._same(ours.sum(0), reference.sum(0)) else "none"
+
+    def _same(self, ours: Tensor, reference: Tensor) -> bool:
+        return _close(ours, reference, self.precision)
 
 
 def _probe(
@@ -144,13 +153,9 @@ def _probe(
     args = tuple(a[:PROBE_SAMPLES] if isinstance(a, Tensor) else a for a in args)
     with capture(watched) as record:
         logits = model(*args)
-    if not isinstance(logits, Tensor) or logits.dim() != 2:
-        found = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise RuntimeError(f"the model must return logits of shape (samples, classes) for the Fisher, not {found}")
-    if not logits.requires_grad:
-        raise RuntimeError("no parameter of the model requires a gradient: there is nothing to protect")
+    _check_logits(logits)
     alone = model(*(a[:1] if isinstance(a, Tensor) else a for a in args))
-    if not _close(alone.detach(), logits[:1].detach()):
+    if not _close(_finite(alone), _finite(logits[:1]), logits.dtype):
         raise RuntimeError(
             "the logits of a sample change with the other samples in its batch, or at random, in eval mode: per-sample "
             "gradients have no meaning. Look for batch statistics or dropout that stay on in eval mode"
@@ -158,20 +163,58 @@ def _probe(
     # Random signals: those of a saturated softmax would vanish and prove nothing.
     signal = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
     gradients = record.output_gradients(logits, signal)
-    closed = {name: closed_form(watched[name], record.calls[name], gradients[name]) for name in record.order}
+    closed: dict[str, dict[str, Tensor]] = {}
+    for name in record.order:
+        try:
+            found = closed_form(watched[name], record.calls[name], gradients[name])
+        except (RuntimeError, IndexError):
+            continue  # a subclass or a use with other shapes than its base class has: the general way
+        closed[name] = {attribute: _fingerprint(value) for attribute, value in found.items()}
 
-    per_sample: list[tuple[Tensor | None, ...]] = []
+    per_sample: dict[str, list[Tensor]] = {}
     for i in range(logits.shape[0]):
         only = torch.zeros_like(signal)
         only[i] = signal[i]
-        per_sample.append(
-            torch.autograd.grad(logits, list(parameters.values()), only, retain_graph=True, allow_unused=True)
+        single = torch.autograd.grad(logits, list(parameters.values()), only, retain_graph=True, allow_unused=True)
+        for name, gradient in zip(parameters, single, strict=True):
+            if gradient is not None:
+                per_sample.setdefault(name, []).append(_fingerprint(gradient.unsqueeze(0)))
+    reference = {name: torch.cat(prints) for name, prints in per_sample.items()}
+    return _Evidence(record, closed, reference, logits.dtype)
+
+
+def _fingerprint(gradients: Tensor) -> Tensor:
+    """Two random linear functions `aᵀ G b` of every gradient (B, *shape): (B, 2).
+
+    Different gradients have different ones, sums have sums, and the gradients themselves need not be kept.
+    """
+    matrices = geometry.promoted(gradients).reshape(*gradients.shape[:1], *(gradients.shape[1:2] or (1,)), -1)
+    generator = torch.Generator().manual_seed(1)
+    left = torch.randn(2, matrices.shape[1], generator=generator).to(matrices)
+    right = torch.randn(matrices.shape[2], 2, generator=generator).to(matrices)
+    return torch.einsum("km,bmn,nk->bk", left, matrices, right).double()
+
+
+def _check_logits(logits: Any) -> None:
+    if not isinstance(logits, Tensor) or logits.dim() != 2:
+        found = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise RuntimeError(f"the model must return logits of shape (samples, classes) for the Fisher, not {found}")
+    if not logits.requires_grad:
+        raise RuntimeError("no parameter of the model requires a gradient: there is nothing to protect")
+    check_finite(logits, "the first batch")
+
+
+def check_finite(logits: Tensor, where: str) -> None:
+    """Refuse logits that are NaN or +∞; −∞ is a masked class without probability."""
+    if logits.isnan().any() or (logits == torch.inf).any():
+        raise RuntimeError(
+            f"the model's outputs are not finite on {where} of the Fisher estimation; the experience's training has "
+            "diverged: lower the learning rate or ewc_lambda"
         )
-    reference = {
-        name: None if column[0] is None else torch.stack([g for g in column if g is not None])
-        for name, column in zip(parameters, zip(*per_sample, strict=True), strict=True)
-    }
-    return _Evidence(record, closed, reference)
+
+
+def _finite(logits: Tensor) -> Tensor:
+    return logits.detach().nan_to_num(neginf=0.0)
 
 
 def _refuse_batch_statistics(model: nn.Module) -> None:
@@ -183,7 +226,7 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
             )
 
 
-def _close(ours: Tensor, reference: Tensor) -> bool:
-    tolerance = 3e-2 if reference.dtype in (torch.float16, torch.bfloat16) else 1e-3
+def _close(ours: Tensor, reference: Tensor, precision: torch.dtype) -> bool:
+    tolerance = 0.1 if precision in (torch.float16, torch.bfloat16) else 1e-3
     error = (ours.double() - reference.double()).abs().max()
     return bool(error <= tolerance * reference.double().abs().max() + 1e-12)

@@ -57,7 +57,7 @@ def rotate_layer(module: nn.Module, rotation: Rotation, rows: Rows = ON_WEIGHTS,
     """
     if is_rotated(module):
         raise RuntimeError("this layer is rotated already; merge it first")
-    weight = rotated_parameter(module)
+    weight = geometry.weight_of(module)
     rotation = rotation.to(weight)
     with torch.no_grad():
         weight.copy_(rotation.to_rotated(weight) if known is None else known)
@@ -77,28 +77,16 @@ def merge_layer(module: nn.Module) -> Tensor:
         raise RuntimeError("this layer is not rotated")
     state: _State = module.__dict__.pop(_STATE)
     module.__class__ = state.plain_class
-    parameter = rotated_parameter(module)
+    parameter = geometry.weight_of(module)
     known = parameter.detach().clone()
     with torch.no_grad():
         parameter.copy_(state.rotation.to_original(known))
     return known
 
 
-def rotated_parameter(module: nn.Module) -> nn.Parameter:
-    """The Parameter itself; `layer.weight` of a rotated layer is the composed weight."""
-    parameter = module._parameters["weight"]
-    assert isinstance(parameter, nn.Parameter)
-    return parameter
-
-
-def is_patch(module: nn.Module, rotation: Rotation) -> bool:
-    """Whether the input basis mixes kernel positions with channels."""
-    return rotation.input_basis.shape[-1] != rotated_parameter(module).shape[1]
-
-
 def _activation_sides(module: nn.Module, rotation: Rotation, rows: Rows) -> tuple[bool, bool]:
     """Whether the input and the output basis are applied to the activations, by the count above."""
-    if type(module).forward not in _PLAIN_FORWARDS or is_patch(module, rotation):
+    if type(module).forward not in _PLAIN_FORWARDS or rotation.mixes_positions(geometry.weight_of(module)):
         return False, False  # a forward of the user's own reads `self.weight`; patches exist only inside the kernel
     m, q = rotation.output_basis.shape[1], rotation.input_basis.shape[1]
     kernel = geometry.kernel_positions(module)
@@ -111,13 +99,21 @@ class _RotatedLayer:
     @property
     def weight(self) -> Tensor:
         state: _State = self.__dict__[_STATE]
-        return state.rotation.to_original(rotated_parameter(self))  # type: ignore[arg-type]
+        return state.rotation.to_original(geometry.weight_of(self))  # type: ignore[arg-type]
 
-    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         state: _State = self.__dict__[_STATE]
         if state.input_kernel is None and state.output_kernel is None:
-            return super().forward(input, *args, **kwargs)  # type: ignore[misc, no-any-return]
-        return _forward_on_activations(self, state, input)  # type: ignore[arg-type]
+            return super().forward(*args, **kwargs)  # type: ignore[misc, no-any-return]
+        return _forward_on_activations(self, state, *args, **kwargs)  # type: ignore[arg-type]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight" and name not in self.__dict__:
+            raise RuntimeError(
+                "this layer is rotated while it trains, so its weight cannot be replaced; use load_state_dict, or "
+                "do it between experiences"
+            )
+        super().__setattr__(name, value)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[misc]
@@ -126,18 +122,19 @@ class _RotatedLayer:
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         state: _State = self.__dict__[_STATE]
         key = prefix + "weight"
-        if key in state_dict:
-            parameter = rotated_parameter(self)  # type: ignore[arg-type]
+        parameter = geometry.weight_of(self)  # type: ignore[arg-type]
+        if key in state_dict and state_dict[key].shape == parameter.shape:
             state_dict = {**state_dict, key: state.rotation.to_rotated(state_dict[key].to(parameter))}
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)  # type: ignore[misc]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        plain = self._shell()
+        plain_class = self.__dict__[_STATE].plain_class
+        plain: nn.Module = plain_class.__new__(plain_class)
         memo[id(self)] = plain
         for key, value in self.__dict__.items():
             if key != _STATE:
                 plain.__dict__[key] = copy.deepcopy(value, memo)
-        parameter = rotated_parameter(plain)
+        parameter = geometry.weight_of(plain)
         with torch.no_grad():
             parameter.copy_(self.weight)
         return plain
@@ -145,30 +142,25 @@ class _RotatedLayer:
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _itself, (copy.deepcopy(self),)
 
-    def _shell(self) -> nn.Module:
-        state: _State = self.__dict__[_STATE]
-        return state.plain_class.__new__(state.plain_class)
-
 
 def _itself(plain: nn.Module) -> nn.Module:
     """A pickled rotated layer is a pickled plain one behind this call."""
     return plain
 
 
-def _forward_on_activations(module: nn.Module, state: _State, x: Tensor) -> Tensor:
+def _forward_on_activations(module: nn.Module, state: _State, input: Tensor) -> Tensor:
     """`y = U2 (W' (U1ᵀ x)) + b` with each basis on its chosen side."""
-    on_input, on_output = state.input_kernel is not None, state.output_kernel is not None
-    weight = (
-        state.rotation.to_original(rotated_parameter(module), input_side=not on_input, output_side=not on_output)
-        if not (on_input and on_output)
-        else rotated_parameter(module)
-    )
+    x, weight = input, geometry.weight_of(module)
+    bias: Tensor | None = module.bias  # type: ignore[assignment]
     if state.input_kernel is not None:
         x = geometry.rotate_positions(module, x, state.input_kernel)
-    bias = module._parameters["bias"]
-    y = geometry.apply(module, x, weight, None if on_output else bias)
+    if state.input_kernel is None or state.output_kernel is None:
+        weight = state.rotation.to_original(
+            weight, input_side=state.input_kernel is None, output_side=state.output_kernel is None
+        )
     if state.output_kernel is None:
-        return y
+        return geometry.apply(module, x, weight, bias)
+    y = geometry.apply(module, x, weight, None)
     return geometry.rotate_positions(module, y, state.output_kernel, bias)
 
 

@@ -50,6 +50,10 @@ class Rotation:
                 stack = torch.einsum("...gaqr,gqs->...gasr", stack, right)
             return stack.reshape(weight.shape)
 
+    def mixes_positions(self, weight: Tensor) -> bool:
+        """Whether the input basis is a patch basis, of channels and kernel positions together."""
+        return self.input_basis.shape[-1] != weight.shape[1]
+
     def extended(self, outputs: int, inputs: int) -> Rotation:
         """The same rotation for a layer that has grown: identity for the rows and columns that are new."""
         return Rotation(_extend(self.input_basis, inputs), _extend(self.output_basis, outputs))

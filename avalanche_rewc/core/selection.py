@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import nn
 
 from avalanche_rewc.core import geometry
+from avalanche_rewc.core.checks import one_of
 
 LayerChoice = str | Sequence[str] | Callable[[str, nn.Module], bool]
 NAMED_CHOICES = ("all", "all_but_last", "conv", "linear", "none")
@@ -15,21 +16,21 @@ NAMED_CHOICES = ("all", "all_but_last", "conv", "linear", "none")
 
 def check_choice(layers: LayerChoice) -> None:
     """Refuse what can be refused without a model."""
-    if isinstance(layers, str):
-        if layers not in NAMED_CHOICES:
-            close = difflib.get_close_matches(layers, NAMED_CHOICES, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(
-                f"layers={layers!r} is not one of {', '.join(map(repr, NAMED_CHOICES))}, "
-                f"a list of module names or a callable(name, module) -> bool{hint}"
-            )
-    elif not callable(layers) and not all(isinstance(name, str) for name in layers):
+    if callable(layers):
+        return
+    if not isinstance(layers, list | tuple | set):
+        one_of("layers", layers, NAMED_CHOICES, ", a list of module names or a callable(name, module) -> bool")
+    elif not all(isinstance(name, str) for name in layers):
         raise ValueError(f"layers={layers!r}: a list must hold module names, as in `model.named_modules()`")
 
 
-def rotatable_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Every layer that could be rotated, by module name."""
-    return {name: module for name, module in model.named_modules() if geometry.is_rotatable(module)}
+def rotatable_layers(model: nn.Module, trainable: bool = False) -> dict[str, nn.Module]:
+    """Every layer that could be rotated, by module name; only those whose weight is not frozen, if asked for."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if geometry.is_rotatable(module) and (not trainable or geometry.weight_of(module).requires_grad)
+    }
 
 
 def select_layers(model: nn.Module, layers: LayerChoice, called: Sequence[str] = ()) -> dict[str, nn.Module]:
@@ -42,11 +43,12 @@ def select_layers(model: nn.Module, layers: LayerChoice, called: Sequence[str] =
     Raises:
         ValueError: a name that is no module or no rotatable layer; a choice that leaves nothing to rotate.
     """
-    candidates = rotatable_layers(model)
-    if layers == "none":
+    check_choice(layers)
+    candidates = rotatable_layers(model, trainable=True)
+    if isinstance(layers, str) and layers == "none":
         return {}
     if isinstance(layers, str):
-        last = called[-1] if called else next(reversed(candidates), None)
+        last = called[-1] if called else next(reversed(rotatable_layers(model)), None)
         wanted: Callable[[str, nn.Module], bool] = {
             "all": lambda name, module: True,
             "all_but_last": lambda name, module: name != last,
@@ -56,20 +58,20 @@ def select_layers(model: nn.Module, layers: LayerChoice, called: Sequence[str] =
     elif callable(layers):
         wanted = layers
     else:
-        _check_names(model, layers)
-        wanted = lambda name, module: name in layers  # noqa: E731
+        chosen_modules = _modules_named(model, layers)
+        wanted = lambda name, module: module in chosen_modules  # noqa: E731
     chosen = {name: module for name, module in candidates.items() if wanted(name, module)}
     if not chosen:
-        there = ", ".join(candidates) or "none at all"
+        there = ", ".join(candidates) or "none"
         raise ValueError(
-            f"layers={layers!r} leaves no layer to rotate in this model (its Linear and convolution layers: {there}). "
+            f"layers={layers!r} leaves no layer to rotate in this model (Linear and convolutions that train: {there}). "
             'Choose others, or layers="none" for diagonal EWC'
         )
     return chosen
 
 
-def _check_names(model: nn.Module, names: Sequence[str]) -> None:
-    modules = dict(model.named_modules())
+def _modules_named(model: nn.Module, names: Iterable[str]) -> set[nn.Module]:
+    modules = dict(model.named_modules(remove_duplicate=False))  # a shared module may be meant by any of its names
     for name in names:
         if name not in modules:
             close = difflib.get_close_matches(name, modules, 3)
@@ -80,3 +82,4 @@ def _check_names(model: nn.Module, names: Sequence[str]) -> None:
                 f"layers: module {name!r} is a {type(modules[name]).__name__} without a plain weight of its own; only "
                 "Linear and Conv1d/2d/3d can be rotated. Leave it out: it is protected by the plain diagonal"
             )
+    return {modules[name] for name in names}

@@ -10,11 +10,13 @@ vector for every sample, and the Fisher is the mean over samples of the sum over
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from avalanche_rewc.core.checks import one_of
 
 FisherKind = Literal["sampled", "exact", "empirical"]
 
@@ -26,6 +28,7 @@ def fisher_signals(kind: FisherKind, logits: Tensor, labels: Tensor | None, gene
         labels: the data's, needed by the empirical Fisher only.
         generator: on the CPU, used by the sampled Fisher only.
     """
+    one_of("fisher", kind, get_args(FisherKind))
     if kind == "exact":
         return exact_signals(logits)
     if kind == "sampled":

@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from avalanche_rewc.core.checks import number, one_of
 from avalanche_rewc.core.memory import Memory, grow
 from avalanche_rewc.core.optimizer import change_coordinates
 from avalanche_rewc.core.penalty import QuadraticPenalty, Term
@@ -39,7 +41,7 @@ class ProtectedTraining:
     Args:
         model: plain, its head already grown.
         memories: oldest first.
-        optimizer: its state follows the parameters into the new coordinates and back.
+        optimizer: its state follows the parameters into the new coordinates; pass it to `end` for the way back.
         batch_size: of a training step; decides where the bases are applied (see `reparametrize`).
     """
 
@@ -53,14 +55,19 @@ class ProtectedTraining:
         optimizer: Optimizer | None = None,
         batch_size: int = 1,
     ) -> None:
-        self.model, self.optimizer = model, optimizer
+        one_of("space", space, get_args(Space))
+        number("ewc_lambda", ewc_lambda)
+        if not memories:
+            raise ValueError("memories: there is nothing to protect; train the first task without ProtectedTraining")
+        self.model = model
         parameters = dict(model.named_parameters())
         # Everything that can fail is done before the first layer is touched.
         self.memories = [grow(memory, parameters) for memory in memories]
         trainable = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
         _warn_of_thawed(self.memories[-1], trainable)
         self.layers = _layers_to_rotate(model, self.memories[-1], trainable, batch_size) if space == "rotated" else []
-        self._known: dict[str, tuple[Tensor, int]] | None = None
+        self._known: dict[str, Tensor] | None = None
+        self._ended = False
         terms = self._terms(trainable)
         for layer in self.layers:
             rotate_layer(layer.module, layer.rotation, layer.rows)
@@ -74,6 +81,8 @@ class ProtectedTraining:
         Raises:
             RuntimeError: training is paused, or the model's parameters are no longer those that are protected.
         """
+        if self._ended:
+            raise RuntimeError("this training has ended; make a new ProtectedTraining for the next task")
         if self._known is not None:
             if self._replaced():
                 raise RuntimeError(
@@ -102,25 +111,27 @@ class ProtectedTraining:
     def pause(self) -> None:
         """Make the model plain for an evaluation in between. The optimizer must not step meanwhile."""
         if self._known is None:
-            self._known = {layer.name: (merge_layer(layer.module), layer.parameter._version) for layer in self.layers}
+            self._known = {layer.name: merge_layer(layer.module) for layer in self.layers}
 
     def resume(self) -> None:
         """Take up training again, with the very weights it was left with unless somebody has changed them since."""
-        if self._known is None or self._replaced():
+        if self._known is None or self._ended or self._replaced():
             return  # the next penalty says what is wrong
         for layer in self.layers:
-            known, version = self._known[layer.name]
-            untouched = layer.parameter._version == version
+            known = self._known[layer.name]
+            untouched = torch.equal(layer.rotation.to(known).to_original(known), layer.parameter)
             rotate_layer(layer.module, layer.rotation, layer.rows, known if untouched else None)
         self._known = None
 
-    def end(self) -> None:
-        """COMBINE: plain weights, and the optimizer's state back in their coordinates."""
+    def end(self, optimizer: Optimizer | None = None) -> None:
+        """COMBINE: plain weights, and the state of the optimizer in use now, if given, back in their coordinates."""
+        if self._ended:
+            return
         self.pause()
+        self._ended = True
         for layer in self.layers:
-            if self.optimizer is not None:
-                change_coordinates(self.optimizer, layer.parameter, layer.rotation.to_original)
-        self.layers, self._known = [], {}
+            if optimizer is not None:
+                change_coordinates(optimizer, layer.parameter, layer.rotation.to_original)
 
 
 def _layers_to_rotate(
@@ -131,7 +142,7 @@ def _layers_to_rotate(
         if name in trainable:
             module_name = name.removesuffix("weight").removesuffix(".")
             p_in, p_out = memory.positions[name]
-            rows = (float(batch_size * p_in), float(batch_size * p_out))
+            rows = (batch_size * p_in, batch_size * p_out)
             layers.append(_Layer(module_name, model.get_submodule(module_name), trainable[name], rotation, rows))
     return layers
 

@@ -56,12 +56,16 @@ def test_rotated_diagonal_equals_the_oracle(name, conv_basis, kind):
         assert_close(importance, expected[parameter], case, parameter)
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv2d-groups", "tokens", "torch-attention"])
-def test_unrotated_diagonal_equals_the_oracle(name):
+@pytest.mark.parametrize("kind", ["sampled", "exact", "empirical"])
+@pytest.mark.parametrize("name", CASES)
+def test_unrotated_diagonal_equals_the_oracle(name, kind):
     case = CASES[name]
     model, x = case.model(), case.inputs()
-    memory = consolidate(model, batches_of(x), layers="none", fisher="exact")
-    expected = oracle.diagonal_fisher(oracle.score_rows(model, x, "exact"))
+    labels = torch.arange(len(x)) % 3
+    used = drawn(model, x, 5) if kind == "sampled" else labels
+    generator = torch.Generator().manual_seed(5)
+    memory = consolidate(model, batches_of(x, labels), layers="none", fisher=kind, generator=generator)
+    expected = oracle.diagonal_fisher(oracle.score_rows(model, x, kind, used))
     assert memory.rotations == {}
     for parameter, importance in memory.importances.items():
         assert_close(importance, expected[parameter], case, parameter)

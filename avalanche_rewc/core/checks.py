@@ -1,0 +1,36 @@
+"""Checks of options, with errors that name the option and what it may be."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+
+
+def one_of(option: str, value: object, allowed: Sequence[str], more: str = "") -> None:
+    """Refuse a value that is not among the allowed ones; suggest a close one."""
+    if not isinstance(value, str) or value not in allowed:
+        close = difflib.get_close_matches(str(value), allowed, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"{option}={value!r} is not one of {', '.join(map(repr, allowed))}{more}{hint}")
+
+
+def whole_number(option: str, value: object, low: int, otherwise: str) -> None:
+    """Refuse what is neither None nor a whole number ≥ `low`; `otherwise` says what None means."""
+    good = isinstance(value, Integral) and not _is_bool(value) and int(value) >= low
+    if value is not None and not good:
+        raise ValueError(f"{option}={value!r} must be a whole number ≥ {low}, or None {otherwise}")
+
+
+def number(option: str, value: object, high: float = math.inf) -> None:
+    """Refuse what is not a finite number between 0 and `high`."""
+    amount = float(value) if isinstance(value, Real) and not _is_bool(value) else math.nan
+    if not (math.isfinite(amount) and 0 <= amount <= high):
+        what = "a finite number ≥ 0" if high == math.inf else f"a number between 0 and {high:g}"
+        raise ValueError(f"{option}={value!r} must be {what}")
+
+
+def _is_bool(value: object) -> bool:
+    """True is a whole number to Python, and never what was meant."""
+    return isinstance(value, bool)
