@@ -8,16 +8,17 @@ from typing import Any
 from avalanche.models import IncrementalClassifier
 from torch import Tensor, nn
 
-from avalanche_rewc.models.weights import CONVOLUTIONS, load_vgg16_weights
+from avalanche_rewc.models.weights import CONVOLUTIONS, VGG16Weights, load_vgg16_weights
 
 
-def vgg16_convolutions(weights: str | Path | None) -> nn.Sequential:
+def vgg16_convolutions(weights: VGG16Weights | str | Path | None) -> nn.Sequential:
     """conv1_1 … conv5_3 of VGG-16, each followed by a ReLU, without pool5.
 
     Shapes: (B, 3, H, W) → (B, 512, H/16, W/16); H and W at least 16. Modules are at torchvision's positions 0 … 29.
 
     Args:
-        weights: "imagenet", a file (see `load_vgg16_weights`) or None for a random start (He initialisation).
+        weights: "imagenet", a file (see `load_vgg16_weights`), weights already loaded, or None for a random start (He
+            initialisation).
     """
     layers: list[nn.Module] = []
     for index, d_in, d_out in CONVOLUTIONS:
@@ -29,8 +30,8 @@ def vgg16_convolutions(weights: str | Path | None) -> nn.Sequential:
         layers += [conv, nn.ReLU()]
     body = nn.Sequential(*layers)
     if weights is not None:
-        parameters = load_vgg16_weights(weights).parameters
-        body.load_state_dict({name.removeprefix("features."): value for name, value in parameters.items()})
+        loaded = weights if isinstance(weights, VGG16Weights) else load_vgg16_weights(weights)
+        body.load_state_dict({name.removeprefix("features."): value for name, value in loaded.parameters.items()})
     return body
 
 

@@ -33,3 +33,9 @@ def check_counts(
             NonCanonicalCounts,
             stacklevel=stacklevel,
         )
+
+
+def require_counts(what: str, found: dict[str, int], canonical: dict[str, int]) -> None:
+    """Refuse counts that are not the published ones: for sets that were just downloaded."""
+    if found != canonical:
+        raise ValueError(f"{what} has {found}, published are {canonical}: fetch it again")
