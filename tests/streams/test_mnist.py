@@ -79,23 +79,27 @@ def test_missing_files_are_named_with_the_way_out(tmp_path):
 ONE_PICTURE = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28]) + bytes(784)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (gzip.compress(ONE_PICTURE)[:-12], "damaged"),
-        (b"no gzip", "damaged"),
-        (gzip.compress(ONE_PICTURE[:-1]), "783 values, its header says .1, 28, 28"),
-        (gzip.compress(b"GIF8" + ONE_PICTURE), "not an idx file"),
-        (gzip.compress(b""), "not an idx file"),
-        (gzip.compress(ONE_PICTURE), "train has pictures of shape .1, 28, 28. and labels of shape .60000,."),
-    ],
-)
-def test_damaged_files_are_refused(tmp_path, content, message):
+DAMAGES = {
+    "cut off": (lambda: gzip.compress(ONE_PICTURE)[:-12], "damaged"),
+    "no gzip": (lambda: b"no gzip", "damaged"),
+    "a value short": (lambda: gzip.compress(ONE_PICTURE[:-1]), "783 values, its header says .1, 28, 28"),
+    "another format": (lambda: gzip.compress(b"GIF8" + ONE_PICTURE), "not an idx file"),
+    "empty": (lambda: gzip.compress(b""), "not an idx file"),
+    "one picture": (
+        lambda: gzip.compress(ONE_PICTURE),
+        "train has pictures of shape .1, 28, 28. and labels of shape .60000,.",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_files_are_refused(tmp_path, damage):
+    make, message = DAMAGES[damage]
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for name in ARCHIVES:
         shutil.copy(real("MNIST/raw") / f"{name}.gz", raw)
-    (raw / "train-images-idx3-ubyte.gz").write_bytes(content)
+    (raw / "train-images-idx3-ubyte.gz").write_bytes(make())
     with pytest.raises(ValueError, match=message):
         DisjointMNIST(data_root=tmp_path)
 
