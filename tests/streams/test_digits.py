@@ -118,6 +118,7 @@ def test_an_incremental_head_grows_by_exactly_the_new_classes():
 
 
 def test_icarl_finds_what_it_needs_on_the_benchmark():
+    torch.manual_seed(0)
     benchmark = SplitDigits(5, seed=3)
     body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
     head = nn.Sequential(nn.Linear(16, 10), nn.Sigmoid())  # its loss takes probabilities
