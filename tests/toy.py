@@ -54,7 +54,7 @@ class Growing(nn.Module):
             self.head = IncrementalClassifier(hidden, initial_out_features=first)
 
     def forward(self, x):
-        return self.head(self.body(torch.relu_(self.norm(self.conv(x.unsqueeze(1)))).flatten(1)))
+        return self.head(self.body(torch.relu_(self.norm(self.conv(x.flatten(1).unsqueeze(1)))).flatten(1)))
 
 
 class MultiHead(MultiTaskModule):
