@@ -56,6 +56,9 @@ def fetch(archive: Archive, path: Path) -> Path:
             _transfer(archive, part, tag)
             break
         except urllib.error.HTTPError as error:
+            if error.code == 416 and _size(part):  # no such range: what is there is not the beginning of the file
+                part.unlink()
+                continue
             raise DownloadError(f"{archive.url}: the server answers {error.code} {error.reason}") from error
         except (OSError, http.client.HTTPException) as error:
             if attempt == ATTEMPTS:
@@ -65,7 +68,7 @@ def fetch(archive: Archive, path: Path) -> Path:
                 ) from error
             LOG.info("%s: %s; going on", archive.url, error)
     if (wrong := _difference(part, archive)) is not None:
-        part.unlink()
+        part.unlink(missing_ok=True)
         tag.unlink(missing_ok=True)
         raise DownloadError(f"{archive.url}: {wrong}. It was removed; run again, or fetch it by hand to {path}")
     tag.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from avalanche.benchmarks import ClassificationScenario, ClassificationStream
 from avalanche.benchmarks.utils import DataAttribute, TaskAwareSupervisedClassificationDataset, TransformGroups
 from avalanche.benchmarks.utils.flat_data import ConstantSequence
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from avalanche_rewc.streams.dataset import LabelledData
 from avalanche_rewc.streams.order import equal_groups, hold_out, order_classes
@@ -44,12 +45,15 @@ class SplitBenchmark(ClassificationScenario):  # type: ignore[misc]
 
     def __init__(
         self,
+        data: dict[str, list[Dataset[Any]]],
         streams: dict[str, list[TaskAwareSupervisedClassificationDataset]],
         groups: list[list[int]],
         class_names: list[str],
         class_mapping: list[int],
     ) -> None:
         """See the class and `split`, which makes one."""
+        self.data = data
+        """The flat data behind each experience, such as the tensors `data["train"][k].inputs` and `.targets`."""
         self.class_names = class_names
         """Names by the numbers used in the streams: `class_names[label]`."""
         self.classes_order_original_ids: list[int] = [c for group in groups for c in group]
@@ -102,28 +106,32 @@ def split(
     if validation:
         parts["valid"] = (source.train, held, "eval")
 
+    data: dict[str, list[Dataset[Any]]] = {name: [] for name in parts}
     streams: dict[str, list[TaskAwareSupervisedClassificationDataset]] = {name: [] for name in parts}
-    for name, (data, mask, transforms) in parts.items():
-        labels = new_label[data.targets]
+    for name, (whole, mask, transforms) in parts.items():
         for k, group in enumerate(groups):
-            chosen = mask & torch.isin(data.targets, torch.tensor(group))
-            indices = torch.nonzero(chosen).flatten()
+            indices = torch.nonzero(mask & torch.isin(whole.targets, torch.tensor(group))).flatten()
+            labels = new_label[whole.targets[indices]]
+            data[name].append(whole.pick(indices, labels))
             task = k if task_labels else 0
-            streams[name].append(_experience_dataset(source, data, indices, labels[indices], task, transforms))
+            streams[name].append(_for_avalanche(data[name][k], labels, task, source, transforms))
     class_names = [source.class_names[c] for c in order]
-    return SplitBenchmark(streams, groups, class_names, new_label.tolist())
+    return SplitBenchmark(data, streams, groups, class_names, new_label.tolist())
 
 
-def _experience_dataset(
-    source: Source, data: LabelledData, indices: Tensor, labels: Tensor, task: int, transforms: str
+def _for_avalanche(
+    data: Dataset[Any], labels: Tensor, task: int, source: Source, transforms: str
 ) -> TaskAwareSupervisedClassificationDataset:
     """One experience's samples, flat: one Avalanche layer over the data, without its chain of subsets."""
-    groups = {"train": (source.train_transform, None), "eval": (source.eval_transform, None)}
-    return TaskAwareSupervisedClassificationDataset(
-        [data.pick(indices, labels)],
+    groups = None
+    if source.train_transform is not None or source.eval_transform is not None:
+        groups = TransformGroups({"train": (source.train_transform, None), "eval": (source.eval_transform, None)})
+    dataset = TaskAwareSupervisedClassificationDataset(
+        [data],
         data_attributes=[
             DataAttribute(labels.tolist(), "targets"),
-            DataAttribute(ConstantSequence(task, len(indices)), "targets_task_labels", use_in_getitem=True),
+            DataAttribute(ConstantSequence(task, len(labels)), "targets_task_labels", use_in_getitem=True),
         ],
-        transform_groups=TransformGroups(groups, current_group=transforms),
+        transform_groups=groups,
     )
+    return dataset.with_transforms(transforms)
