@@ -24,8 +24,8 @@ def make_parser() -> argparse.ArgumentParser:
     """Of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compare",
-        description="Compare fine-tuning, EWC (Avalanche's, and with the true Fisher), LwF, R-EWC and joint training on "
-        "scikit-learn's digits, with λ and α chosen on validation data. Prints a table and writes a report.",
+        description="Compare fine-tuning, EWC (Avalanche's, and with the true Fisher), LwF, R-EWC and joint training "
+        "on scikit-learn's digits, with λ and α chosen on validation data. Prints a table and writes a report.",
     )
     parser.add_argument(
         "--out", default=f"runs/{SWEEP}", metavar="DIR", help="for results and report (default: %(default)s)"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from avalanche import logging
+from avalanche.logging import WandBLogger
 
 from benchmarks.config import RunConfig
 from benchmarks.names import UserError
@@ -34,8 +38,6 @@ def make_loggers(names: Sequence[str], folder: Path, config: RunConfig) -> Itera
 
 
 def _make(name: str, folder: Path, config: RunConfig) -> Any:
-    from avalanche import logging
-
     if name != "interactive":
         folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -51,13 +53,28 @@ def _make(name: str, folder: Path, config: RunConfig) -> Any:
 
 
 def _wandb(folder: Path, config: RunConfig) -> Any:
-    from avalanche.logging import WandBLogger
-
-    logger = WandBLogger(
+    return NumbersToWandB(
         project_name="avalanche-rewc",
         run_name=f"{config.stream} {config.method} {config.key[:6]}",
         dir=str(folder),
         config=config.to_dict(),
+        params={"id": f"{config.key}-{uuid.uuid4().hex[:8]}"},
     )
-    logger.close = logger.wandb.finish  # Avalanche leaves the run open
-    return logger
+
+
+class NumbersToWandB(WandBLogger):  # type: ignore[misc]
+    """Avalanche's W&B logger, without the parts of it that newer versions of W&B no longer support.
+
+    It asks `wandb.util` for an id (give one in `params`), compares values with a class of `wandb.viz`, and leaves its
+    run open. All metrics here are numbers.
+    """
+
+    def log_single_metric(self, name: str, value: Any, x_plot: int) -> None:
+        """Send a number."""
+        self.step = x_plot
+        if isinstance(value, int | float):
+            self.wandb.log({name: value}, step=x_plot)
+
+    def close(self) -> None:
+        """Finish the run."""
+        self.wandb.finish()

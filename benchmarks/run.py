@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def _catalogue() -> str:
     lines = ["streams:", *(f"  {name:{width}}  {spec.description}" for name, spec in STREAMS.items())]
     lines += ["", "methods:", *(f"  {name:{width}}  {family.description}" for name, family in FAMILIES.items())]
     lines += ["", "variants, appended to a method's name with a dash (rewc-exact, rewc-fc-patch-authors, ewc-online):"]
-    lines += [f"  {', '.join(FAMILIES['rewc'].suffixes)}"]
+    lines += textwrap.wrap(", ".join(FAMILIES["rewc"].suffixes), 100, initial_indent="  ", subsequent_indent="  ")
     return "\n".join(lines)
 
 

@@ -29,7 +29,6 @@ STYLE: dict[Any, Any] = {
     "axes.titlesize": "medium",
     "legend.frameon": False,
     "font.size": 10,
-    "svg.hashsalt": "avalanche-rewc",  # the same results give the same file
 }
 
 

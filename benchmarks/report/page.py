@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from benchmarks.report.tables import Table
@@ -35,11 +36,12 @@ class Section:
 
 
 def save_pictures(pictures: Sequence[Picture], folder: Path) -> None:
-    """Every picture as PNG and as SVG. Without dates in them: the same results give the same files."""
+    """Every picture as PNG and as SVG. Without dates and random names in them: the same results give the same files."""
     folder.mkdir(parents=True, exist_ok=True)
-    for picture in pictures:
-        picture.figure.savefig(folder / f"{picture.name}.png", dpi=150, metadata={"Software": None})
-        picture.figure.savefig(folder / f"{picture.name}.svg", metadata={"Date": None})
+    with mpl.rc_context({"svg.hashsalt": "avalanche-rewc"}):
+        for picture in pictures:
+            picture.figure.savefig(folder / f"{picture.name}.png", dpi=150, metadata={"Software": None})
+            picture.figure.savefig(folder / f"{picture.name}.svg", metadata={"Date": None})
 
 
 def markdown_table(table: Table) -> str:
