@@ -57,7 +57,7 @@ def execute(
         progress: called with what is done next.
 
     Returns:
-        The result as it is stored; see `benchmarks/README` in docs/experiments.md for its fields.
+        The result as it is stored; docs/experiments.md explains its fields.
     """
     machine = machine or Machine()
     machine.prepare()

@@ -6,11 +6,13 @@ kills all of them when one dies; here a worker that is killed takes nothing but 
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,14 +78,14 @@ class _Lane(threading.Thread):
                 outcome = self._run_one(config)
                 if outcome is not None:
                     self.shared.outcomes.put(outcome)
-            self.close()
+            self._release()
             self.shared.outcomes.put(None)
         except BaseException as error:
             self.shared.outcomes.put(error)
 
     def _run_one(self, config: RunConfig) -> dict[str, Any] | None:
         for _ in range(TRIALS):
-            self.executor = self.executor or _single_worker(self.shared.machine)
+            self.executor = self.executor or _idle_or_new_worker(self.shared.machine)
             try:
                 outcome: dict[str, Any] = self.executor.submit(attempt, config, self.shared.machine).result()
                 return outcome
@@ -95,20 +97,39 @@ class _Lane(threading.Thread):
         message = f"the worker process died {TRIALS} times (out of memory?)"
         return failure(config, self.shared.machine, message, reason)
 
+    def _release(self) -> None:
+        """Keep the worker for the next phase of a sweep: starting one takes seconds."""
+        if self.executor is not None:
+            _IDLE[self.shared.machine.threads].append(self.executor)
+            self.executor = None
+
     def close(self) -> None:
         executor, self.executor = self.executor, None
         if executor is not None:
             executor.shutdown(wait=True, kill_workers=True)
 
 
-def _single_worker(machine: Machine) -> ProcessPoolExecutor:
-    threads = str(machine.threads)
-    return ProcessPoolExecutor(
-        max_workers=1,
-        initializer=_prepare_worker,
-        initargs=(os.getpid(),),
-        env=dict.fromkeys(THREAD_VARIABLES, threads),
-    )
+_IDLE: dict[int, list[ProcessPoolExecutor]] = defaultdict(list)
+"""Workers between two calls, by their number of threads."""
+
+
+def _idle_or_new_worker(machine: Machine) -> ProcessPoolExecutor:
+    try:
+        return _IDLE[machine.threads].pop()
+    except IndexError:
+        return ProcessPoolExecutor(
+            max_workers=1,
+            initializer=_prepare_worker,
+            initargs=(os.getpid(),),
+            env=dict.fromkeys(THREAD_VARIABLES, str(machine.threads)),
+        )
+
+
+@atexit.register
+def _end_idle_workers() -> None:
+    for executors in _IDLE.values():
+        while executors:
+            executors.pop().shutdown(wait=True, kill_workers=True)
 
 
 def _prepare_worker(parent: int) -> None:

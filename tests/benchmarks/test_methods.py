@@ -14,6 +14,8 @@ from benchmarks.methods import FAMILIES, all_names
 from tests.benchmarks.small import config
 
 CONVOLUTIONAL = {name for name in all_names() if name.startswith("rewc-conv") or name.endswith("-patch")}
+REPEATED = {name for name in all_names() if name.startswith(("rewc-fc-", "rewc-all-"))}
+"""Variants that are run with `rewc` already."""
 
 
 class SmallConvolutions(nn.Module):
@@ -56,10 +58,8 @@ def check(name):
         assert result["metrics"]["StreamBWT/eval_phase/test_stream"] == pytest.approx(result["backward_transfer"])
 
 
-@pytest.mark.parametrize("name", sorted(set(all_names()) - CONVOLUTIONAL))
+@pytest.mark.parametrize("name", [name for name in all_names() if name not in CONVOLUTIONAL | REPEATED])
 def test_method_on_digits(name):
-    if name.startswith("rewc-") and name.split("-")[1] in ("fc", "all") and name.count("-") > 1:
-        pytest.skip("the variants are run with `rewc`")
     check(name)
 
 
