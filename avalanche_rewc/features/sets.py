@@ -67,7 +67,7 @@ def open_set(name: str, data_root: str | Path | None = None, *, canonical: bool 
     """
     root = resolve_data_root(data_root)
     if name == "cifar100":
-        return _cifar100(root / cifar100.FOLDER)
+        return _cifar100(root / cifar100.FOLDER, canonical)
     if name == "cub200":
         birds = cub200.read_cub200(root / cub200.FOLDER)
         check_counts(str(root / cub200.FOLDER), birds.counts, cub200.CANONICAL, warn=canonical)
@@ -79,8 +79,10 @@ def open_set(name: str, data_root: str | Path | None = None, *, canonical: bool 
     raise ValueError(f"set {name!r} is not one of {', '.join(map(repr, KINDS))}")
 
 
-def _cifar100(folder: Path) -> FeatureInputs:
+def _cifar100(folder: Path, canonical: bool) -> FeatureInputs:
     train, test, class_names = cifar100.read_cifar100(folder)
+    counts = {"training pictures": len(train), "test pictures": len(test)}
+    check_counts(str(folder), counts, cifar100.CANONICAL, warn=canonical)
     pixels = torch.cat([train.inputs, test.inputs])
     labels = torch.cat([train.targets, test.targets])
     return FeatureInputs(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from avalanche_rewc.streams.counts import check_counts, require_counts
 from avalanche_rewc.streams.dataset import TensorClassificationDataset
 from avalanche_rewc.streams.download import Archive, fetch
 from avalanche_rewc.streams.root import missing_files, resolve_data_root
@@ -22,7 +23,7 @@ ARCHIVE = Archive(
     "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", 169_001_437, "eb9058c3a382ffc7106e4002c42a8d85"
 )
 FOLDER = "cifar-100-python"
-COUNTS = {"train": 50_000, "test": 10_000}
+CANONICAL = {"training pictures": 50_000, "test pictures": 10_000}
 MEAN = (0.5071, 0.4865, 0.4409)
 STD = (0.2673, 0.2564, 0.2762)
 """Of the training pixels in [0, 1], per channel; Avalanche's `SplitCIFAR100` uses the same."""
@@ -47,6 +48,7 @@ def SplitCIFAR100(
     data_root: str | Path | None = None,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
+    canonical: bool = True,
     seed: int | None = None,
     class_order: Sequence[int] | None = None,
     validation: float = 0.0,
@@ -64,6 +66,7 @@ def SplitCIFAR100(
         data_root: the set is in `<data_root>/cifar-100-python`, as torchvision lays it out.
         train_transform: applied to training pictures, uint8 (3, 32, 32), instead of `Normalise(MEAN, STD)`.
         eval_transform: the same for evaluation.
+        canonical: False if the set is meant to differ from the published one: no warning about its counts.
         seed: see `split`, as all options from here on.
         class_order: see `split`.
         validation: see `split`.
@@ -71,7 +74,9 @@ def SplitCIFAR100(
         task_labels: see `split`.
         download: fetch the set if it is missing.
     """
-    train, test, class_names = read_cifar100(resolve_data_root(data_root) / FOLDER, download=download)
+    folder = resolve_data_root(data_root) / FOLDER
+    train, test, class_names = read_cifar100(folder, download=download)
+    check_counts(str(folder), _counts(train, test), CANONICAL, warn=canonical)
     normalise = Normalise(MEAN, STD)
     return split(
         Source("CIFAR-100", train, test, class_names, train_transform or normalise, eval_transform or normalise),
@@ -91,7 +96,7 @@ def read_cifar100(
     missing = [folder / name for name in ("train", "test", "meta") if not (folder / name).is_file()]
     if missing and download:
         packed = fetch(ARCHIVE, folder.parent / "cifar-100-python.tar.gz")
-        install([packed], folder, _check)
+        install([packed], folder, _check_whole)
     elif missing:
         raise missing_files("CIFAR-100", missing, f"Pass download=True, or unpack {ARCHIVE.url} to {folder.parent}.")
     names = _unpickle(folder / "meta").get("fine_label_names")
@@ -100,21 +105,27 @@ def read_cifar100(
     return _read_part(folder, "train"), _read_part(folder, "test"), [str(name) for name in names]
 
 
-def _check(folder: Path) -> None:
-    read_cifar100(folder)
+def _check_whole(folder: Path) -> None:
+    train, test, _ = read_cifar100(folder)
+    require_counts("the unpacked CIFAR-100", _counts(train, test), CANONICAL)
+
+
+def _counts(train: TensorClassificationDataset, test: TensorClassificationDataset) -> dict[str, int]:
+    return {"training pictures": len(train), "test pictures": len(test)}
 
 
 def _read_part(folder: Path, part: str) -> TensorClassificationDataset:
     content = _unpickle(folder / part)
     pixels, labels = content.get("data"), content.get("fine_labels")
-    expected = (COUNTS[part], 3072)
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or not isinstance(labels, list):
         raise ValueError(f"{folder / part} has no pixels or no labels: remove {folder} and fetch the set again")
-    if pixels.shape != expected or len(labels) != expected[0]:
+    if pixels.shape != (len(labels), 3072):
         raise ValueError(
-            f"{folder / part} has pixels of shape {pixels.shape} and {len(labels)} labels, expected {expected} and "
-            f"{expected[0]}: remove {folder} and fetch the set again"
+            f"{folder / part} has pixels of shape {pixels.shape} and {len(labels)} labels, expected "
+            f"({len(labels)}, 3072): remove {folder} and fetch the set again"
         )
+    if not all(isinstance(label, int) and 0 <= label < 100 for label in labels):
+        raise ValueError(f"{folder / part} has labels that are not 0 to 99: remove {folder} and fetch the set again")
     return TensorClassificationDataset(torch.from_numpy(pixels).view(-1, 3, 32, 32), torch.tensor(labels))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from avalanche_rewc.streams.counts import check_counts
 from avalanche_rewc.streams.dataset import TensorClassificationDataset
 from avalanche_rewc.streams.download import Archive, fetch
 from avalanche_rewc.streams.root import missing_files, resolve_data_root
@@ -26,7 +27,7 @@ ARCHIVES = {
         ("t10k-labels-idx1-ubyte", 4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
     )
 }
-COUNTS = {"train": 60_000, "t10k": 10_000}
+CANONICAL = {"training pictures": 60_000, "test pictures": 10_000}
 UNSIGNED_BYTE = 0x08
 
 
@@ -35,6 +36,7 @@ def DisjointMNIST(
     *,
     data_root: str | Path | None = None,
     padding: int = 2,
+    canonical: bool = True,
     seed: int | None = None,
     class_order: Sequence[int] | None = None,
     validation: float = 0.0,
@@ -51,6 +53,7 @@ def DisjointMNIST(
         n_experiences: T; 2 in the paper's Table I.
         data_root: the files are in `<data_root>/MNIST/raw`, as torchvision lays them out, packed (.gz) or not.
         padding: zeros on every side: 2 for the paper's 32×32, 0 for 28×28.
+        canonical: False if the set is meant to differ from the published one: no warning about its counts.
         seed: see `split`, as all options from here on.
         class_order: see `split`.
         validation: see `split`.
@@ -62,11 +65,13 @@ def DisjointMNIST(
         raise ValueError(f"padding={padding} is negative")
     raw = resolve_data_root(data_root) / "MNIST" / "raw"
     _require(raw, download=download)
+    train, test = _read_part(raw, "train", padding), _read_part(raw, "t10k", padding)
+    check_counts(str(raw), {"training pictures": len(train), "test pictures": len(test)}, CANONICAL, warn=canonical)
     return split(
         Source(
             "MNIST",
-            _read_part(raw, "train", padding),
-            _read_part(raw, "t10k", padding),
+            train,
+            test,
             [str(digit) for digit in range(10)],
         ),
         n_experiences=n_experiences,
@@ -94,11 +99,10 @@ def _require(raw: Path, *, download: bool) -> None:
 def _read_part(raw: Path, part: str, padding: int) -> TensorClassificationDataset:
     pictures = read_idx(_find(raw, f"{part}-images-idx3-ubyte"))
     labels = read_idx(_find(raw, f"{part}-labels-idx1-ubyte"))
-    expected = (COUNTS[part], 28, 28)
-    if tuple(pictures.shape) != expected or tuple(labels.shape) != expected[:1]:
+    if pictures.shape[1:] != (28, 28) or labels.shape != pictures.shape[:1]:
         raise ValueError(
             f"MNIST in {raw}: {part} has pictures of shape {tuple(pictures.shape)} and labels of shape "
-            f"{tuple(labels.shape)}, expected {expected} and {expected[:1]}. Remove the files and fetch them again"
+            f"{tuple(labels.shape)}, which do not go together. Remove the files and fetch them again"
         )
     size = 28 + 2 * padding
     inputs = torch.zeros(len(pictures), 1, size, size)

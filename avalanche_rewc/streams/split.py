@@ -63,7 +63,7 @@ class SplitBenchmark(ClassificationScenario):  # type: ignore[misc]
         """From the data set's own number to the one used in the streams; −1 for classes left out."""
         self.n_classes = len(class_names)
         self.classes_order: list[int] = list(range(self.n_classes))
-        """In the streams' numbers; the confusion matrix wants it."""
+        """In the streams' numbers; iCaRL wants it."""
         self.n_classes_per_exp: list[int] = [len(group) for group in groups]
         super().__init__(stream_definitions={name: (datasets,) for name, datasets in streams.items()})
 

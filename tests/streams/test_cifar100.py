@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from avalanche_rewc.models import FeatureMLP
-from avalanche_rewc.streams import SplitCIFAR100
+from avalanche_rewc.streams import NonCanonicalCounts, SplitCIFAR100
 from avalanche_rewc.streams.cifar100 import MEAN, STD, Normalise, read_cifar100
 from tests.real_data import real
 from tests.streams.train import learn, shorten
@@ -93,7 +94,7 @@ class Malicious:
 def folder_with(tmp_path, content):
     folder = tmp_path / "cifar-100-python"
     folder.mkdir()
-    good = {"data": np.zeros((50_000, 3072), np.uint8), "fine_labels": [0] * 50_000} if "train" not in content else {}
+    good = {"data": np.zeros((200, 3072), np.uint8), "fine_labels": list(range(100)) * 2}
     names = {"fine_label_names": [str(i) for i in range(100)]}
     for name, value in {"train": good, "test": good, "meta": names, **content}.items():
         (folder / name).write_bytes(value if isinstance(value, bytes) else pickle.dumps(value, protocol=2))
@@ -114,7 +115,8 @@ def test_a_pickle_that_would_execute_code_is_refused(tmp_path, monkeypatch, name
         ({"train": b"\x80\x02]q"}, "train cannot be read"),
         ({"train": [1, 2]}, "holds a list"),
         ({"train": {"data": [1], "fine_labels": [1]}}, "no pixels or no labels"),
-        ({"test": {"data": np.zeros((5, 3072), np.uint8), "fine_labels": [0] * 5}}, r"\(5, 3072\) and 5 labels"),
+        ({"train": {"data": np.zeros((5, 3072), np.uint8), "fine_labels": [0] * 4}}, r"\(5, 3072\) and 4 labels"),
+        ({"train": {"data": np.zeros((1, 3072), np.uint8), "fine_labels": [100]}}, "labels that are not 0 to 99"),
         ({"meta": {"fine_label_names": ["a"]}}, "does not name 100 classes"),
     ],
 )
@@ -122,3 +124,12 @@ def test_damaged_files_are_refused(tmp_path, content, message):
     folder_with(tmp_path, content)
     with pytest.raises(ValueError, match=message):
         SplitCIFAR100(data_root=tmp_path)
+
+
+def test_counts_that_are_not_the_published_ones_are_told(tmp_path):
+    folder_with(tmp_path, {})
+    with pytest.warns(NonCanonicalCounts, match=r"200 training pictures \(published: 50,000\), 200 .*10,000"):
+        SplitCIFAR100(data_root=tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NonCanonicalCounts)
+        SplitCIFAR100(data_root=tmp_path, canonical=False)

@@ -12,7 +12,7 @@ from avalanche.evaluation.metrics import (
     loss_metrics,
 )
 from avalanche.training.plugins import EvaluationPlugin
-from avalanche.training.supervised import EWC, Cumulative, JointTraining, LwF, Naive, Replay
+from avalanche.training.supervised import EWC, Cumulative, ICaRL, JointTraining, LwF, Naive, Replay
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -115,3 +115,25 @@ def test_an_incremental_head_grows_by_exactly_the_new_classes():
         strategy.train(experience)
         widths.append(model.head.classifier.out_features)
     assert widths == [2, 4, 6, 8, 10]
+
+
+def test_icarl_finds_what_it_needs_on_the_benchmark():
+    torch.manual_seed(0)
+    benchmark = SplitDigits(5, seed=3)
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
+    head = nn.Sequential(nn.Linear(16, 10), nn.Sigmoid())  # its loss takes probabilities
+    strategy = ICaRL(
+        feature_extractor=body,
+        classifier=head,
+        optimizer=torch.optim.Adam([*body.parameters(), *head.parameters()], lr=1e-2),
+        memory_size=100,
+        buffer_transform=None,
+        fixed_memory=True,
+        train_mb_size=32,
+        train_epochs=4,
+        evaluator=EvaluationPlugin(accuracy_metrics(stream=True), loggers=[]),
+    )
+    for experience in benchmark.train_stream:
+        strategy.train(experience)
+    results = strategy.eval(benchmark.test_stream)
+    assert results["Top1_Acc_Stream/eval_phase/test_stream/Task000"] > 0.3

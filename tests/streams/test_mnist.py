@@ -2,13 +2,14 @@
 
 import gzip
 import shutil
+import warnings
 
 import pytest
 import torch
 from avalanche.benchmarks import SplitMNIST
 
 from avalanche_rewc.models import LeNet
-from avalanche_rewc.streams import DisjointMNIST
+from avalanche_rewc.streams import DisjointMNIST, NonCanonicalCounts
 from avalanche_rewc.streams.mnist import ARCHIVES, read_idx
 from tests.real_data import real
 from tests.streams.train import learn, shorten
@@ -79,25 +80,51 @@ def test_missing_files_are_named_with_the_way_out(tmp_path):
 ONE_PICTURE = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28]) + bytes(784)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (gzip.compress(ONE_PICTURE)[:-12], "damaged"),
-        (b"no gzip", "damaged"),
-        (gzip.compress(ONE_PICTURE[:-1]), "783 values, its header says .1, 28, 28"),
-        (gzip.compress(b"GIF8" + ONE_PICTURE), "not an idx file"),
-        (gzip.compress(b""), "not an idx file"),
-        (gzip.compress(ONE_PICTURE), "train has pictures of shape .1, 28, 28. and labels of shape .60000,."),
-    ],
-)
-def test_damaged_files_are_refused(tmp_path, content, message):
+DAMAGES = {
+    "cut off": (lambda: gzip.compress(ONE_PICTURE)[:-12], "damaged"),
+    "no gzip": (lambda: b"no gzip", "damaged"),
+    "a value short": (lambda: gzip.compress(ONE_PICTURE[:-1]), "783 values, its header says .1, 28, 28"),
+    "another format": (lambda: gzip.compress(b"GIF8" + ONE_PICTURE), "not an idx file"),
+    "empty": (lambda: gzip.compress(b""), "not an idx file"),
+    "one picture": (
+        lambda: gzip.compress(ONE_PICTURE),
+        "train has pictures of shape .1, 28, 28. and labels of shape .60000,., which do not go together",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_files_are_refused(tmp_path, damage):
+    make, message = DAMAGES[damage]
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for name in ARCHIVES:
         shutil.copy(real("MNIST/raw") / f"{name}.gz", raw)
-    (raw / "train-images-idx3-ubyte.gz").write_bytes(content)
+    (raw / "train-images-idx3-ubyte.gz").write_bytes(make())
     with pytest.raises(ValueError, match=message):
         DisjointMNIST(data_root=tmp_path)
+
+
+def few(folder, per_class=2):
+    """MNIST of so many blank pictures of every digit, for training and test."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    count = 10 * per_class
+    for part in ("train", "t10k"):
+        header = bytes([0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, 28, 0, 0, 0, 28])
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(header + bytes(784 * count))
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(
+            bytes([0, 0, 8, 1, 0, 0, 0, count, *range(10)]) + bytes(range(10))
+        )
+
+
+def test_counts_that_are_not_the_published_ones_are_told(tmp_path):
+    few(tmp_path)
+    with pytest.warns(NonCanonicalCounts, match=r"20 training pictures \(published: 60,000\), 20 .*10,000"):
+        DisjointMNIST(data_root=tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NonCanonicalCounts)
+        DisjointMNIST(data_root=tmp_path, canonical=False)
 
 
 def test_an_idx_file_of_any_shape(tmp_path):
