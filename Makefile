@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install test lint compare clean
+.PHONY: help install test lint compare report clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -26,6 +26,10 @@ test: lint  ## install, lint, type-check and test
 
 compare: $(STAMP)  ## install, then compare R-EWC with EWC, LwF and others on scikit-learn's digits
 	$(BIN)/python -m benchmarks.compare
+
+RESULTS ?= runs/compare/results
+report: $(STAMP)  ## tables, figures and a page from the result files in RESULTS (default: those of compare)
+	$(BIN)/python -m benchmarks.report $(RESULTS)
 
 clean:  ## remove the virtual environment and everything generated
 	rm -rf $(VENV) build dist *.egg-info runs

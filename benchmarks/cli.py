@@ -1,0 +1,79 @@
+"""What the commands have in common: machine options, and errors and Ctrl-C that end in one line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import joblib
+
+from avalanche_rewc.streams import resolve_data_root
+from benchmarks.backends import BACKENDS
+from benchmarks.machine import Machine
+from benchmarks.names import UserError
+
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended, as shells have it."""
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """--data-root and --device, in a group that is returned."""
+    group = parser.add_argument_group("machine")
+    group.add_argument(
+        "--data-root", metavar="DIR", help="folder of all data sets (default: the variable REWC_DATA, else ./data)"
+    )
+    group.add_argument("--device", default="cpu", help="where torch computes, such as cpu or cuda:0 (default: cpu)")
+    return group
+
+
+def add_sweep_options(parser: argparse.ArgumentParser) -> None:
+    """Options of commands that run many configurations."""
+    add_machine_options(parser)
+    group = parser.add_argument_group("execution")
+    group.add_argument(
+        "--jobs", type=int, metavar="N", help="runs at a time; torch's threads are divided among them (default: cores)"
+    )
+    group.add_argument(
+        "--backend",
+        choices=list(BACKENDS),
+        default="loky",
+        help="loky: processes of this machine; ray: the cluster at RAY_ADDRESS, else a local one (default: loky)",
+    )
+    group.add_argument("--retry-failed", action="store_true", help="run again what failed before")
+
+
+def machine_from(arguments: argparse.Namespace, jobs: int = 1, threads: int | None = None) -> Machine:
+    """The machine as the options describe it; processors are divided among `jobs` runs unless `threads` says more."""
+    root = str(resolve_data_root(arguments.data_root).absolute())  # workers may have another current folder
+    return Machine(root, arguments.device, threads or max(1, joblib.cpu_count() // jobs))
+
+
+def jobs_from(arguments: argparse.Namespace) -> int:
+    """--jobs, or the number of processors."""
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise UserError(f"--jobs {arguments.jobs}: at least one run at a time")
+    return int(arguments.jobs or joblib.cpu_count())
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be said from here."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def call(main: Callable[[list[str] | None], int], stopped: str = "stopped") -> None:
+    """Run a command: what the user can put right, and Ctrl-C, are said in one line, without a traceback."""
+    try:
+        code = main(None)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        print(f"\n{stopped}", file=sys.stderr)
+        code = INTERRUPTED
+    sys.stdout.flush()
+    sys.exit(code)

@@ -1,0 +1,166 @@
+"""One run: a configuration in, a result out."""
+
+from __future__ import annotations
+
+import random
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+import torch
+from avalanche.evaluation.metrics import (
+    accuracy_metrics,
+    bwt_metrics,
+    forgetting_metrics,
+    loss_metrics,
+    timing_metrics,
+)
+from avalanche.training.plugins import EvaluationPlugin
+
+from avalanche_rewc.streams.batches import TensorBatches
+from benchmarks import metrics
+from benchmarks.config import SCHEMA, RunConfig
+from benchmarks.fisher import fisher_record
+from benchmarks.machine import Machine, versions
+from benchmarks.strategies import make_strategy
+from benchmarks.streams import find_stream, make_network, open_stream
+
+Result = dict[str, Any]
+TIMED = ("seconds", "finished")
+"""Parts of a result that differ from one execution of the same configuration to the next."""
+
+
+def seed_everything(seed: int) -> None:
+    """Every global generator a run could draw from."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def execute(
+    config: RunConfig,
+    machine: Machine | None = None,
+    *,
+    loggers: Sequence[Any] = (),
+    progress: Callable[[str], None] = lambda text: None,
+) -> Result:
+    """Train a method on a stream and evaluate all tasks learned so far after each task.
+
+    Args:
+        config: of the run.
+        machine: where it runs.
+        loggers: Avalanche's.
+        progress: called with what is done next.
+
+    Returns:
+        The result as it is stored; docs/experiments.md explains its fields.
+    """
+    machine = machine or Machine()
+    machine.prepare()
+    started = time.perf_counter()
+    stream = open_stream(config, machine)
+    seed_everything(config.seed)
+    spec = find_stream(config.stream)
+    evaluated = stream.valid_stream if config.evaluate_on == "valid" else stream.test_stream
+    tasks = len(stream.train_stream)
+    first_classes = stream.n_classes_per_exp[0]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No loggers specified", UserWarning)
+        evaluator = EvaluationPlugin(
+            accuracy_metrics(experience=True, stream=True),
+            loss_metrics(experience=True),
+            forgetting_metrics(experience=True, stream=True),
+            bwt_metrics(experience=True, stream=True),
+            timing_metrics(epoch=True, experience=True),
+            loggers=list(loggers),
+        )
+    strategy = make_strategy(
+        config,
+        lambda: make_network(config, machine, first_classes),
+        plugins=[TensorBatches()] if spec.in_memory else [],  # reads by batch; the numbers stay the same
+        evaluator=evaluator,
+        device=machine.device,
+        pictures=not spec.in_memory,
+    )
+
+    accuracy: metrics.Matrix = [[None] * tasks for _ in range(tasks)]
+    loss: metrics.Matrix = [[None] * tasks for _ in range(tasks)]
+    training: list[float] = []
+    evaluation: list[float] = []
+    fisher: dict[str, Any] | None = None
+    # Joint training learns all tasks in one step; there is nothing to evaluate before its end.
+    steps = [(tasks - 1, stream.train_stream)] if config.method == "joint" else list(enumerate(stream.train_stream))
+    for k, data in steps:
+        progress(f"task {k + 1} of {tasks}")
+        begun = time.perf_counter()
+        strategy.train(data, reset_optimizer_state=config.reset_optimizer)
+        trained = time.perf_counter()
+        # Only what was learned: evaluating a later task would grow the head by classes nobody has trained.
+        found = strategy.eval(evaluated[: k + 1])
+        training.append(trained - begun)
+        evaluation.append(time.perf_counter() - trained)
+        accuracy[k] = metrics.per_task(found, "Top1_Acc_Exp", config.evaluate_on, tasks)
+        loss[k] = metrics.per_task(found, "Loss_Exp", config.evaluate_on, tasks)
+        if k == 0 and config.fisher_layer is not None:
+            fisher = fisher_record(strategy, stream.train_stream[0], config)
+
+    final = strategy.evaluator.get_last_metrics()
+    return {
+        "schema": SCHEMA,
+        "status": "done",
+        "key": config.key,
+        "config": config.to_dict(),
+        "accuracy": accuracy,
+        "loss": loss,
+        "average_accuracies": metrics.averages(accuracy),
+        "average_accuracy": metrics.averages(accuracy)[-1],
+        "forgetting": metrics.forgetting(accuracy),
+        "backward_transfer": metrics.backward_transfer(accuracy),
+        "metrics": {name: value for name, value in final.items() if not name.startswith("Time_")},
+        "fisher": fisher,
+        "seconds": {
+            "total": time.perf_counter() - started,
+            "training": training,
+            "evaluation": evaluation,
+            "metrics": {name: value for name, value in final.items() if name.startswith("Time_")},
+        },
+        "versions": versions(),
+        "machine": machine.describe(),
+        "finished": _now(),
+    }
+
+
+def attempt(config: RunConfig, machine: Machine) -> Result:
+    """`execute`, with an error turned into a record of it: what workers call."""
+    try:
+        return execute(config, machine)
+    except Exception as error:
+        return failure(config, machine, f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def failure(config: RunConfig, machine: Machine, error: str, trace: str) -> Result:
+    """The record of a run that failed."""
+    return {
+        "schema": SCHEMA,
+        "status": "failed",
+        "key": config.key,
+        "config": config.to_dict(),
+        "error": error,
+        "traceback": trace,
+        "versions": versions(),
+        "machine": machine.describe(),
+        "finished": _now(),
+    }
+
+
+def numbers(result: Result) -> Result:
+    """A result without what differs between two executions of the same configuration: its timings."""
+    return {name: value for name, value in result.items() if name not in TIMED}
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

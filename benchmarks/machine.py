@@ -1,0 +1,71 @@
+"""What a run needs from the machine it is on. None of it is part of a run's configuration."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from avalanche_rewc import __version__
+from benchmarks.names import UserError
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the data lie and what computes.
+
+    The same configuration gives the same numbers, bit for bit, on the same kind of machine with the same `threads`:
+    sums are added up in another order by two threads than by one.
+    """
+
+    data_root: str | None = None
+    device: str = "cpu"
+    threads: int = 1
+
+    def prepare(self) -> None:
+        """Set torch's threads; refuse a device that is not there before anything is loaded."""
+        torch.set_num_threads(self.threads)
+        try:
+            torch.zeros(1, device=self.device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"device {self.device!r} cannot be used here: {reason}. Leave it out for cpu") from error
+
+    def describe(self) -> dict[str, Any]:
+        """For result files: nothing that names the machine itself."""
+        return {"device": self.device, "threads": self.threads, "processor": platform.machine()}
+
+
+@functools.cache
+def versions() -> dict[str, str | None]:
+    """Versions of all that takes part in a number."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "avalanche-rewc": __version__}
+    for package in ("torch", "avalanche-lib", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    found["commit"] = _commit()
+    return found
+
+
+def _commit() -> str | None:
+    """The commit of this clone, marked if files were changed since; None outside a repository."""
+    here = Path(__file__).resolve().parent
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty", "--match="],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return commit.stdout.strip() or None if commit.returncode == 0 else None

@@ -1,0 +1,1 @@
+"""Tables, figures and a page from result files alone: `python -m benchmarks.report`."""

@@ -1,0 +1,185 @@
+"""Results in the order a report needs them: settings, in them methods, in them strengths, in them seeds."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Any
+
+from benchmarks.methods import FAMILIES, all_names, find_method, with_options
+from benchmarks.selection import Choice, choose, group_key
+from benchmarks.streams import STREAMS, find_stream
+
+Result = dict[str, Any]
+OF_METHOD = ("method", "options", "strength", "seed", "evaluate_on", "validation", "fisher_layer")
+"""Settings that tell methods and their runs apart; what is left is common to a table."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """Mean and standard deviation over seeds."""
+
+    mean: float
+    std: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Value | None:
+        """None if there is nothing, or something is missing."""
+        found = list(values)
+        numbers = [value for value in found if value is not None]
+        if not numbers or len(numbers) < len(found):
+            return None
+        return cls(fmean(numbers), stdev(numbers) if len(numbers) > 1 else None, len(numbers))
+
+
+@dataclass
+class MethodRuns:
+    """All runs of one method in one setting."""
+
+    name: str
+    label: str
+    """The name, with the options that are not the usual ones."""
+    test: dict[float | None, list[Result]] = field(default_factory=lambda: defaultdict(list))
+    valid: dict[float | None, list[Result]] = field(default_factory=lambda: defaultdict(list))
+    chosen: Choice | None = None
+    """By validation."""
+    best: Choice | None = None
+    """The paper's way: best on test data."""
+
+    @property
+    def symbol(self) -> str | None:
+        """λ, α or None."""
+        return find_method(self.name).strength
+
+    @property
+    def honest_strength(self) -> float | None:
+        """Chosen on validation data, or the only one tried."""
+        return self.chosen.strength if self.chosen else next(iter(self.test), None)
+
+    def runs(self, way: str) -> list[Result]:
+        """The test runs that stand for the method; none if its strength was not chosen this way.
+
+        Args:
+            way: "validation" or "test".
+        """
+        if self.symbol is None:
+            return self.test.get(None, [])
+        if way == "test":
+            return self.test[self.best.strength] if self.best else []
+        if self.chosen is None and len(self.test) != 1:
+            return []
+        return self.test.get(self.honest_strength, [])
+
+
+@dataclass
+class Setting:
+    """Everything that was run on one stream under one protocol."""
+
+    config: dict[str, Any]
+    methods: list[MethodRuns]
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream."""
+        return str(self.config["stream"])
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return int(self.config["n_experiences"])
+
+    @property
+    def title(self) -> str:
+        """Stream, number of tasks, and what differs from the stream's protocol."""
+        usual = {**DEFAULTS, **find_stream(self.stream).protocol}
+        usual.update(model=dict(find_stream(self.stream).model))
+        usual.update(stream_options=dict(find_stream(self.stream).stream_options))
+        differs = [f"{name} {_plain(self.config[name])}" for name in usual if self.config[name] != usual[name]]
+        return ", ".join([f"{self.stream}, {self.tasks} tasks" if self.tasks > 1 else self.stream, *differs])
+
+    def method(self, name: str) -> MethodRuns | None:
+        """A method by its label."""
+        return next((method for method in self.methods if method.label == name), None)
+
+
+DEFAULTS: dict[str, Any] = {
+    "optimizer": "adam",
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "lr_drop_epoch": None,
+    "lr_drop_factor": 5.0,
+    "reset_optimizer": True,
+    "loss": "new-classes-bce",
+    "class_order": "natural",
+}
+
+
+def collect(results: Iterable[Result]) -> list[Setting]:
+    """Results as settings, in the order of streams and of methods."""
+    results = list(results)
+    ways = {way: choose(results, way) for way in ("validation", "test")}
+    settings: dict[str, dict[str, Any]] = {}
+    methods: dict[str, dict[str, MethodRuns]] = defaultdict(dict)
+    for result in sorted(results, key=lambda result: result["config"]["seed"]):
+        config = result["config"]
+        common = {name: value for name, value in config.items() if name not in OF_METHOD}
+        where = json.dumps(common, sort_keys=True)
+        settings[where] = common
+        group = group_key(config)
+        if group not in methods[where]:
+            runs = MethodRuns(config["method"], _label(config))
+            runs.chosen = ways["validation"].get(group)
+            methods[where][group] = runs
+        by_strength = getattr(methods[where][group], config["evaluate_on"])
+        by_strength[config["strength"]].append(result)
+        if len(methods[where][group].test) > 1:  # with a single one there was nothing to choose
+            methods[where][group].best = ways["test"].get(group)
+    streams = list(STREAMS)
+    found = [
+        Setting(common, sorted(methods[where].values(), key=_method_order))
+        for where, common in sorted(settings.items())
+    ]
+    return sorted(found, key=lambda s: (streams.index(s.stream), s.tasks, s.title))
+
+
+def over_seeds(runs: Iterable[Result], number: Callable[[Result], float | None]) -> Value | None:
+    """A number of every run, as mean and standard deviation."""
+    return Value.of([number(run) for run in runs])
+
+
+def final_accuracy(task: int) -> Callable[[Result], float | None]:
+    """Accuracy on a task at the end, as a function of a result."""
+
+    def number(result: Result) -> float | None:
+        value: float | None = result["accuracy"][-1][task]
+        return value
+
+    return number
+
+
+def _label(config: dict[str, Any]) -> str:
+    usual = with_options(find_method(config["method"]), {}, find_stream(config["stream"])).options
+    differs = [f"{name}={_plain(value)}" for name, value in config["options"].items() if value != usual[name]]
+    layer = [f"Fisher of {config['fisher_layer']}"] if config["fisher_layer"] else []
+    name: str = config["method"]
+    return name + (f" ({', '.join([*differs, *layer])})" if differs or layer else "")
+
+
+def _method_order(method: MethodRuns) -> tuple[int, int, str]:
+    names = all_names()
+    family = find_method(method.name).family
+    return list(FAMILIES).index(family), names.index(method.name) if method.name in names else len(names), method.label
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "all"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(entry)}" for name, entry in value.items())
+    if isinstance(value, list):
+        return "-".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

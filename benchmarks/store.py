@@ -1,0 +1,106 @@
+"""Result files: one per run, named by a hash of its configuration, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.config import SCHEMA, RunConfig
+from benchmarks.names import UserError
+
+Result = dict[str, Any]
+FAILED = ".failed.json"
+TEMPORARY = ".writing-"
+STALE_SECONDS = 600.0
+"""A half-written file this old was left by a process that was killed."""
+
+
+class ResultStore:
+    """A folder of results. Any number of processes may read and write it at once."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """The folder is made with the first result."""
+        self.folder = Path(folder)
+
+    def path(self, key: str, *, failed: bool = False) -> Path:
+        """Where the result of a run is, or the record of its failure."""
+        return self.folder / f"{key}{FAILED if failed else '.json'}"
+
+    def has(self, config: RunConfig) -> bool:
+        """Whether the run is done."""
+        return self.path(config.key).exists()
+
+    def has_failed(self, config: RunConfig) -> bool:
+        """Whether the run was tried, and failed, and was not done since."""
+        return self.path(config.key, failed=True).exists() and not self.has(config)
+
+    def write(self, result: Result) -> Path:
+        """Store a result or a failure. A result takes the place of an earlier failure, never the other way round."""
+        failed = result["status"] == "failed"
+        path = self.path(result["key"], failed=failed)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=self.folder)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(result, file, indent=1, ensure_ascii=False)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)  # mkstemp's 0600 would keep colleagues out
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+        if not failed:
+            self.path(result["key"], failed=True).unlink(missing_ok=True)
+        return path
+
+    def read(self, config: RunConfig) -> Result:
+        """The result of a run that is done."""
+        return read_result(self.path(config.key))
+
+    def results(self) -> list[Result]:
+        """Every result, in the order of their names."""
+        names = sorted(p for p in self.folder.glob("*.json") if not p.name.endswith(FAILED))
+        return [read_result(path) for path in names]
+
+    def failures(self) -> list[Result]:
+        """Every failure."""
+        return [read_result(path) for path in sorted(self.folder.glob(f"*{FAILED}"))]
+
+    def sweep_up(self) -> None:
+        """Remove what killed processes left half-written."""
+        for path in self.folder.glob(f"{TEMPORARY}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                    path.unlink()
+
+
+def read_result(path: Path) -> Result:
+    """One result file; an error says which file is damaged."""
+    try:
+        result: Result = json.loads(path.read_text(encoding="utf-8"))
+        schema = result["schema"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not a result file ({error!r}): remove it and start the sweep again") from error
+    if schema != SCHEMA:
+        raise UserError(f"{path} has results of format {schema}, this version reads {SCHEMA}: use another folder")
+    return result
+
+
+def read_folders(folders: Iterable[str | Path]) -> list[Result]:
+    """The results of several folders; a run found twice counts once."""
+    found: dict[str, Result] = {}
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise UserError(f"{folder} is not a folder with results")
+        for result in ResultStore(folder).results():
+            found.setdefault(result["key"], result)
+    return list(found.values())

@@ -1,0 +1,64 @@
+"""Small real runs, and commands started as a user would start them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.execute import execute, numbers
+from benchmarks.machine import Machine
+from benchmarks.plan import make_config
+from benchmarks.store import FAILED
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def config(method="naive", strength=None, **settings):
+    return make_config(**{"stream": "digits", "method": method, "strength": strength, "epochs": 1, **settings})
+
+
+_EXECUTED = {}
+
+
+def undisturbed(configs):
+    """The numbers of runs executed here, one after the other, by run."""
+    for c in configs:
+        if c.key not in _EXECUTED:
+            _EXECUTED[c.key] = comparable(execute(c, Machine()))
+    return {c.key: _EXECUTED[c.key] for c in configs}
+
+
+def stored(folder):
+    """The numbers in result files, by file name."""
+    files = [path for path in Path(folder).glob("*.json") if not path.name.endswith(FAILED)]
+    return {path.stem: comparable(json.loads(path.read_text())) for path in files}
+
+
+def comparable(result):
+    """What must be equal, with the commit left out: it may be made while tests run."""
+    found = json.loads(json.dumps(numbers(result)))
+    found["versions"].pop("commit")
+    return found
+
+
+def start(*arguments, **environment):
+    """A command in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(condition, seconds=120):
+    """Wait until a condition holds; fail if it does not."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)

@@ -1,0 +1,109 @@
+"""Every method runs on digits, and does what its name says."""
+
+import dataclasses
+
+import pytest
+import torch
+from avalanche.models import IncrementalClassifier
+from torch import nn
+
+from benchmarks import streams
+from benchmarks.baselines import SigmoidDistillation
+from benchmarks.execute import execute
+from benchmarks.methods import FAMILIES, all_names
+from tests.benchmarks.small import config
+
+CONVOLUTIONAL = {name for name in all_names() if name.startswith("rewc-conv") or name.endswith("-patch")}
+REPEATED = {name for name in all_names() if name.startswith(("rewc-fc-", "rewc-all-"))}
+"""Variants that are run with `rewc` already."""
+
+
+class SmallConvolutions(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, stride=2)
+        self.fc = nn.Linear(36, 16)
+        self.head = IncrementalClassifier(16, classes)
+
+    def forward(self, x):
+        return self.head(self.fc(self.conv(x).relu().flatten(1)).relu())
+
+
+@pytest.fixture
+def convolutional_digits(monkeypatch):
+    """The digits with a network that has something for `rewc-conv` to rotate."""
+    spec = dataclasses.replace(
+        streams.STREAMS["digits"],
+        convolutions=True,
+        model={},
+        network=lambda config, machine, classes: SmallConvolutions(classes),
+    )
+    monkeypatch.setitem(streams.STREAMS, "digits", spec)
+
+
+def check(name):
+    family = next(f for n, f in sorted(FAMILIES.items(), key=lambda item: -len(item[0])) if name.startswith(n))
+    result = execute(config(name, 1.0 if family.strength else None, learning_rate=0.01))  # one epoch is enough then
+    accuracy = result["accuracy"]
+    assert result["config"]["method"] == name.removesuffix("-separate" if name == "ewc-separate" else "")
+    assert accuracy[0][1] is None
+    assert all(0 <= value <= 1 for value in accuracy[1])
+    assert result["average_accuracy"] == sum(accuracy[1]) / 2 > 0.15
+    if name == "joint":
+        assert accuracy[0] == [None, None]
+        assert result["forgetting"] is None
+    else:
+        assert result["forgetting"] == pytest.approx(accuracy[0][0] - accuracy[1][0])
+        assert result["metrics"]["StreamForgetting/eval_phase/test_stream"] == pytest.approx(result["forgetting"])
+        assert result["metrics"]["StreamBWT/eval_phase/test_stream"] == pytest.approx(result["backward_transfer"])
+
+
+@pytest.mark.parametrize("name", [name for name in all_names() if name not in CONVOLUTIONAL | REPEATED])
+def test_method_on_digits(name):
+    check(name)
+
+
+@pytest.mark.parametrize("name", ["rewc-conv", "rewc-patch", "rewc-conv-patch-exact"])
+def test_method_with_convolutions(name, convolutional_digits):
+    check(name)
+
+
+def test_methods_learn_the_first_task_alike():
+    """They share network, start, order of samples and loss: only what comes after can differ."""
+    first = {
+        name: execute(config(name, strength))["accuracy"][0][0]
+        for name, strength in (("naive", None), ("ewc", 1), ("rewc", 1), ("lwf", 1), ("cumulative", None))
+    }
+    assert len(set(first.values())) == 1, first
+
+
+def test_upper_bounds_reach_what_the_others_do_not():
+    """Under the sigmoid loss of new classes they must train old classes too, or they would be no upper bounds."""
+    results = {name: execute(config(name, epochs=8))["accuracy"][-1] for name in ("naive", "joint", "cumulative")}
+    for name in ("joint", "cumulative"):
+        assert min(results[name]) > 0.8, results
+    assert results["naive"][0] < 0.75, results
+
+
+def test_sigmoid_distillation_keeps_old_probabilities():
+    """Its gradient is zero where the old probabilities are kept, and it does not touch new classes."""
+    plugin = SigmoidDistillation(2.0)
+    teacher = nn.Linear(3, 2)
+    plugin.teacher, plugin.old_classes = teacher, [0, 1]
+
+    class Strategy:
+        mb_x = torch.randn(5, 3)
+        loss = torch.zeros(())
+
+    output = torch.cat([teacher(Strategy.mb_x).detach(), torch.randn(5, 2)], 1).requires_grad_()
+    Strategy.mb_output = output
+    plugin.before_backward(Strategy)
+    Strategy.loss.backward()
+    assert output.grad.abs().max() < 1e-6
+    moved = (output.detach() + torch.tensor([1.0, 0, 0, 0])).requires_grad_()
+    Strategy.mb_output, Strategy.loss = moved, torch.zeros(())
+    plugin.before_backward(Strategy)
+    Strategy.loss.backward()
+    expected = 2.0 / 5 * (moved[:, 0].sigmoid() - output[:, 0].sigmoid())
+    assert torch.allclose(moved.grad[:, 0], expected, atol=1e-6)
+    assert moved.grad[:, 2:].abs().max() == 0
