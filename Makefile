@@ -10,6 +10,7 @@ help:  ## list the targets
 
 # pip chooses torch and torchvision together; installed again only when the requirements change
 $(STAMP): setup.cfg pyproject.toml
+	@echo "installing into $(VENV): a few minutes the first time, nothing after that"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
