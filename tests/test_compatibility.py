@@ -153,7 +153,7 @@ def test_every_logger_and_metric(tmp_path, monkeypatch):
         metrics.topk_acc_metrics(top_k=2, experience=True, stream=True),
         metrics.MAC_metrics(minibatch=True),
         metrics.cpu_usage_metrics(experience=True),
-        metrics.ram_usage_metrics(every=10, experience=True),
+        metrics.ram_usage_metrics(every=0.2, experience=True),
         metrics.disk_usage_metrics(paths_to_monitor=str(tmp_path), experience=True),
         loggers=[
             InteractiveLogger(),
