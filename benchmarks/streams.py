@@ -75,7 +75,7 @@ STREAMS: dict[str, StreamSpec] = {
         "scikit-learn's 8×8 digits, MLP 64-64-64; small, for a first look and for tests",
         _digits,
         _mlp,
-        {"epochs": 10, "batch_size": 32, "learning_rate": 1e-3},
+        {"epochs": 20, "batch_size": 32, "learning_rate": 1e-3},
         samples_per_class=40,
         model={"inputs": 64, "hidden": [64, 64]},
     ),

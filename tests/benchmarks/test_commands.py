@@ -105,7 +105,7 @@ def test_a_sweep_can_be_listed(tmp_path, capsys):
 
 
 def test_compare_prints_a_table_and_writes_a_report(tmp_path, capsys, monkeypatch):
-    """The real thing with one seed and one epoch; `make compare` is the same with three and ten."""
+    """The real thing with one seed and one epoch; `make compare` is the same with three and twenty."""
     monkeypatch.setattr(compare, "load_sweep", lambda name, seeds: _short(name, seeds))
     assert compare.main(["--out", str(tmp_path), "--seeds", "0", "--jobs", "2"]) == 0
     text = capsys.readouterr().out

@@ -49,7 +49,7 @@ def test_killed_half_way_and_started_again(sweep):
     wait_for(lambda: finished(out) >= 3)
     workers = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    process.communicate()
+    process.wait()  # and not `communicate`: workers that live on would keep its pipes open
     before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.json")}
     assert 3 <= len(before) < len(runs), "killed too late to matter"
     psutil.wait_procs(workers, timeout=20)
@@ -67,7 +67,9 @@ def test_killed_half_way_and_started_again(sweep):
 def test_two_sweeps_on_one_folder_and_a_killed_worker(sweep):
     """A killed worker loses its run only, which is started again; a second sweep at the same time is harmless."""
     file, out, runs = sweep
-    processes = [command(file, out), command(file, out)]
+    # one worker each; told that there is one core, since the number of threads is part of a result
+    one = {"LOKY_MAX_CPU_COUNT": "1"}
+    processes = [start("benchmarks.sweep", file, "--out", out, "--jobs", "1", **one) for _ in range(2)]
     wait_for(lambda: finished(out) >= 2)
     workers = [p for p in psutil.Process(processes[0].pid).children(recursive=True) if "loky" in " ".join(p.cmdline())]
     workers = [p for p in workers if "resource_tracker" not in " ".join(p.cmdline())]
@@ -81,7 +83,7 @@ def test_two_sweeps_on_one_folder_and_a_killed_worker(sweep):
 
 def test_ctrl_c_ends_cleanly(sweep):
     file, out, _ = sweep
-    process = command(file, out)
+    process = start("benchmarks.sweep", file, "--out", out, "--jobs", "1")
     wait_for(lambda: finished(out) >= 1)
     children = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the workers too
