@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from benchmarks.names import UserError
 RETRIES = 3
 """Ray starts a run again, elsewhere, when its worker or node dies; so often at most."""
 POLL_SECONDS = 1.0
+CONNECT_SECONDS = 5.0
 
 
 def run_on_ray(configs: Iterator[RunConfig], machine: Machine, jobs: int) -> Iterator[dict[str, Any]]:
@@ -31,6 +33,7 @@ def run_on_ray(configs: Iterator[RunConfig], machine: Machine, jobs: int) -> Ite
         raise UserError("--backend ray needs Ray: pip install 'avalanche-rewc[ray]'") from error
 
     address = os.environ.get("RAY_ADDRESS") or "local"
+    _check_reachable(address)
     local = {"num_cpus": jobs * machine.threads, "include_dashboard": False} if address == "local" else {}
     packages = [Path(__file__).resolve().parents[1], Path(avalanche_rewc.__file__).resolve().parent]
     try:
@@ -68,3 +71,16 @@ def run_on_ray(configs: Iterator[RunConfig], machine: Machine, jobs: int) -> Ite
         for reference in under_way:
             ray.cancel(reference, force=True)
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes, with warnings, before it says that nobody answers."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # "local", "auto"
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"nobody answers at RAY_ADDRESS {address!r} ({error}); without it a local Ray is used"
+        ) from error

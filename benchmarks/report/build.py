@@ -56,11 +56,12 @@ def _setting_section(setting: Setting) -> Section:
     candidates.append(tables.fisher_energy(setting))
     section.tables = [table for table in candidates if table is not None]
     stem = re.sub(r"[^a-z0-9]+", "-", setting.title.lower()).strip("-")
+    chosen = "as given" if tables.how(setting, "validation") == tables.FIXED else "chosen on validation data"
     drawn = {
         "accuracy": (
             figures.accuracy_after_each_task(setting, "validation"),
             "Average accuracy over the tasks learned so far; bands: one standard deviation over seeds. "
-            "Strengths chosen on validation data. Dotted: joint training.",
+            f"Strengths: {chosen}. Dotted: joint training.",
         ),
         "accuracy-paper-way": (
             figures.accuracy_after_each_task(setting, "test") if any(m.best for m in several(setting)) else None,
@@ -73,7 +74,7 @@ def _setting_section(setting: Setting) -> Section:
         ),
         "matrices": (
             figures.matrices(setting, "validation"),
-            "Accuracy on every task after every task, mean over seeds; strengths chosen on validation data.",
+            f"Accuracy on every task after every task, mean over seeds. Strengths: {chosen}.",
         ),
         "fisher": (
             figures.fisher_maps(setting),

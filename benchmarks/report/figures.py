@@ -98,7 +98,7 @@ def matrices(setting: Setting, way: str) -> Figure | None:
     with mpl.rc_context({**STYLE, "axes.grid": False, "axes.spines.left": False, "axes.spines.bottom": False}):
         columns = min(3, len(shown))
         rows = -(-len(shown) // columns)
-        figure = Figure(figsize=(WIDTH, 1.9 * rows + 0.5), layout="constrained")
+        figure = Figure(figsize=(WIDTH * (columns + 0.6) / 3.6, 1.9 * rows + 0.5), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)
         for axis in axes.flat[len(shown) :]:
             axis.set_visible(False)

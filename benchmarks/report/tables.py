@@ -9,6 +9,7 @@ from statistics import fmean
 from benchmarks.report import paper
 from benchmarks.report.collect import MethodRuns, Result, Setting, Value, final_accuracy, over_seeds
 
+FIXED = "strengths were fixed beforehand, none was chosen"
 WAYS = {
     "validation": "λ and α chosen on validation data; test data evaluated once, with the chosen value",
     "test": "the paper's way: λ and α chosen as the best on test data",
@@ -35,6 +36,11 @@ def tells(setting: Setting, way: str) -> bool:
     return any(method.chosen for method in setting.methods) or not any(method.best for method in setting.methods)
 
 
+def how(setting: Setting, way: str) -> str:
+    """How the strengths in a table of this setting came about."""
+    return FIXED if way == "validation" and not any(m.chosen for m in setting.methods) else WAYS[way]
+
+
 def comparison(setting: Setting, way: str) -> Table | None:
     """Every method: accuracy per task at the end, average, forgetting, seconds."""
     if not tells(setting, way):
@@ -47,8 +53,8 @@ def comparison(setting: Setting, way: str) -> Table | None:
         if not runs:
             continue
         choice = method.chosen if way == "validation" else method.best
-        mark = "*" if choice and choice.at_edge else ""
-        edge = edge or bool(mark)
+        mark = "*" if choice and choice.at_edge else "" if choice else " (fixed)"
+        edge = edge or mark == "*"
         strength = runs[0]["config"]["strength"]
         cells = [method.label, "–" if strength is None else f"{method.symbol} = {strength:g}{mark}"]
         cells += [percent(over_seeds(runs, final_accuracy(task))) for task in range(setting.tasks)]
@@ -66,9 +72,10 @@ def comparison(setting: Setting, way: str) -> Table | None:
         return None
     tasks = [f"task {task + 1}" for task in range(setting.tasks)]
     header = ["method", "strength", *tasks, "average", "forgetting", "seconds", "seeds"]
-    note = f"Accuracy after the last task in %, mean ± standard deviation over seeds; {WAYS[way]}."
+    note = f"Accuracy after the last task in %, mean ± standard deviation over seeds; {how(setting, way)}."
     note += " * at the edge of the grid: a wider one may do better." if edge else ""
-    return Table(TITLES[way], header + (["paper, average"] if paper_column else []), rows, note)
+    title = "Strengths as given" if how(setting, way) == FIXED else TITLES[way]
+    return Table(title, header + (["paper, average"] if paper_column else []), rows, note)
 
 
 def by_strength(setting: Setting) -> Table | None:
@@ -101,10 +108,12 @@ def by_strength(setting: Setting) -> Table | None:
 def two_tasks(settings: Sequence[Setting], way: str) -> Table | None:
     """Table II: EWC against R-EWC on streams of two tasks."""
     rows = []
+    ways = set()
     for setting in settings:
         ewc, rewc = (_runs(setting, label, way) for label in PAIR)
         if setting.tasks != 2 or not ewc or not rewc:
             continue
+        ways.add(how(setting, way))
         gain = fmean(r["average_accuracy"] for r in rewc) - fmean(r["average_accuracy"] for r in ewc)
         printed = paper.TABLE_2.get(paper.SAME_DATA.get(setting.stream, setting.stream), {})
         theirs = [_printed(printed.get(label)) for label in PAIR]
@@ -119,7 +128,8 @@ def two_tasks(settings: Sequence[Setting], way: str) -> Table | None:
     if not rows:
         return None
     header = ["stream", "EWC (T1 / T2)", "R-EWC (T1 / T2)", "gain", "paper: EWC", "paper: R-EWC"]
-    note = f"EWC is {PAIR[0]}, R-EWC is {PAIR[1]}; average accuracy in %, in brackets both tasks; {WAYS[way]}."
+    note = f"EWC is {PAIR[0]}, R-EWC is {PAIR[1]}; average accuracy in %, in brackets both tasks; "
+    note += f"{'; or '.join(sorted(ways))}."
     return Table("EWC against R-EWC, two tasks", header, rows, note)
 
 
@@ -145,7 +155,7 @@ def task_by_task(setting: Setting, way: str) -> Table | None:
         theirs = f" ({averages[PAIR[0]][k]} / {averages[PAIR[1]][k]})" if show_paper else ""
         rows.append([*row, ours + theirs])
     header = ["after", *(f"T{task + 1}" for task in range(setting.tasks)), "average"]
-    note = f"EWC / R-EWC, accuracy in %; {WAYS[way]}." + (" In brackets: the paper." if show_paper else "")
+    note = f"EWC / R-EWC, accuracy in %; {how(setting, way)}." + (" In brackets: the paper." if show_paper else "")
     return Table(f"{setting.title}: every task after every task", header, rows, note)
 
 
@@ -159,8 +169,9 @@ def fisher_energy(setting: Setting) -> Table | None:
             rows.append([method.label, *map(percent, kept), str(len(runs))])
     if not rows:
         return None
-    before, after = paper.FISHER_ENERGY
-    rows.append(["paper", f"{before}", f"{after}", ""])
+    if setting.stream == "mnist-mlp":
+        before, after = paper.FISHER_ENERGY
+        rows.append(["paper", f"{before}", f"{after}", ""])
     note = "Σ F_ii² / Σ F_ij² in %, mean ± standard deviation over seeds."
     return Table(
         f"{setting.title}: energy on the Fisher's diagonal", ["method", "before", "after rotation", "seeds"], rows, note

@@ -2,7 +2,10 @@
 
 import pytest
 
+from benchmarks.backends.on_ray import run_on_ray
 from benchmarks.grid import parse_sweep, tomllib
+from benchmarks.machine import Machine
+from benchmarks.names import UserError
 from tests.benchmarks.small import start, stored, undisturbed, wait_for
 from tests.benchmarks.test_sweep import FILE
 
@@ -32,3 +35,9 @@ def test_a_lost_node_costs_its_current_run_only(cluster, tmp_path):
     assert before < len(runs), "the node was lost too late to matter"
     assert f"{len(runs)} runs done" in output
     assert stored(out) == undisturbed(runs)
+
+
+def test_an_address_where_nobody_answers_is_named(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(UserError, match=r"127\.0\.0\.1:1"):
+        next(run_on_ray(iter([]), Machine(), 1))

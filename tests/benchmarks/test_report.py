@@ -105,6 +105,14 @@ def test_nothing_is_reported_as_chosen_on_validation_without_validation_runs(res
     assert comparison(setting, "test") is not None
 
 
+def test_a_single_strength_is_not_called_chosen():
+    (setting,) = collect([result(mnist("rewc", 10, seed=s), two(0.5, 0.9)) for s in (0, 1)])
+    table = comparison(setting, "validation")
+    assert row(table, "rewc")[1] == "λ = 10 (fixed)"
+    assert "fixed beforehand" in table.note
+    assert "validation" not in table.title + table.note
+
+
 def test_table_1_has_every_strength_and_the_paper_in_brackets(results):
     (setting,) = collect(results)
     table = by_strength(setting)
