@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install test lint compare report clean
+.PHONY: help install test lint compare report readme clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -31,6 +31,9 @@ compare: $(STAMP)  ## install, then compare R-EWC with EWC, LwF and others on sc
 RESULTS ?= runs/compare/results
 report: $(STAMP)  ## tables, figures and a page from the result files in RESULTS (default: those of compare)
 	$(BIN)/python -m benchmarks.report $(RESULTS)
+
+readme: $(STAMP)  ## the README's table and figure, from the files in benchmarks/results
+	$(BIN)/python -m benchmarks.readme
 
 clean:  ## remove the virtual environment and everything generated
 	rm -rf $(VENV) build dist *.egg-info runs

@@ -1,0 +1,64 @@
+"""The README's numbers, made from the result files that are kept in `benchmarks/results`.
+
+python -m benchmarks.readme            # write them
+python -m benchmarks.readme --check    # only say whether they are up to date
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from benchmarks.cli import call
+from benchmarks.names import UserError
+from benchmarks.report import figures
+from benchmarks.report.collect import Setting, collect
+from benchmarks.report.page import markdown_table
+from benchmarks.report.tables import comparison
+from benchmarks.store import ResultStore
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+RESULTS = ROOT / "benchmarks" / "results" / "compare"
+FIGURE = ROOT / "docs" / "figures" / "digits-trade-off.png"
+BLOCK = re.compile(r"(<!-- made by python -m benchmarks\.readme -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def digits() -> Setting:
+    """The comparison on digits."""
+    (setting,) = collect(ResultStore(RESULTS).results())
+    return setting
+
+
+def filled(text: str) -> str:
+    """The README with its table made anew."""
+    if not BLOCK.search(text):
+        raise UserError(f"{README.name} has no block that begins with <!-- made by python -m benchmarks.readme -->")
+    table = comparison(digits(), "validation")
+    assert table is not None  # the results are kept whole
+    return BLOCK.sub(lambda found: f"{found[1]}{markdown_table(table)}\n\n{table.note}\n{found[2]}", text)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.readme", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if the table is out of date")
+    arguments = parser.parse_args(argv)
+    before = README.read_text(encoding="utf-8")
+    after = filled(before)
+    if arguments.check:
+        if before != after:
+            raise UserError("README.md does not show what is in benchmarks/results; run python -m benchmarks.readme")
+        return 0
+    README.write_text(after, encoding="utf-8")
+    figure = figures.trade_off(digits())
+    assert figure is not None
+    FIGURE.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(FIGURE, dpi=110)
+    print(f"written: {README.name}, {FIGURE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    call(main)

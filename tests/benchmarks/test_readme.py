@@ -1,0 +1,26 @@
+"""The README shows what the kept result files say."""
+
+import re
+
+from benchmarks import readme
+from benchmarks.store import ResultStore
+
+
+def test_the_table_is_up_to_date():
+    text = readme.README.read_text(encoding="utf-8")
+    assert readme.filled(text) == text, "run `make readme`"
+    assert readme.main(["--check"]) == 0
+    assert readme.FIGURE.is_file()
+    assert readme.FIGURE.relative_to(readme.ROOT).as_posix() in text
+
+
+def test_the_table_s_averages_are_the_results_own():
+    """Made again by hand: mean over seeds of the average accuracy on test data."""
+    results = ResultStore(readme.RESULTS).results()
+    text = readme.README.read_text(encoding="utf-8")
+    for method in ("naive", "ewc", "rewc-none", "rewc", "lwf", "joint"):
+        on_test = [r for r in results if r["config"]["method"] == method and r["config"]["evaluate_on"] == "test"]
+        assert len(on_test) == 5
+        mean = 100 * sum(r["average_accuracy"] for r in on_test) / 5
+        (row,) = re.findall(rf"^\| {method} \|.*$", text, re.MULTILINE)
+        assert f"| {mean:.1f} ±" in row
