@@ -126,7 +126,10 @@ class _Energy:
             taken = len(self.chosen)
             cross *= self.count * (self.count - 1) / (taken * (taken - 1))
         whole = self.fourth_powers + cross
-        before, after = (float(diagonal.square().sum()) / whole if whole else math.nan for diagonal in self.diagonals)
+        if whole <= 0:
+            return math.nan, math.nan
+        # An estimate of the whole may come out a little smaller than the diagonal, which is a part of it.
+        before, after = (min(1.0, float(diagonal.square().sum()) / whole) for diagonal in self.diagonals)
         return before, after
 
 

@@ -41,11 +41,15 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         default="loky",
         help="loky: processes of this machine; ray: the cluster at RAY_ADDRESS, else a local one (default: loky)",
     )
+    group.add_argument("--threads", type=int, metavar="N", help="of torch, for each run (default: cores / jobs)")
     group.add_argument("--retry-failed", action="store_true", help="run again what failed before")
 
 
 def machine_from(arguments: argparse.Namespace, jobs: int = 1, threads: int | None = None) -> Machine:
     """The machine as the options describe it; processors are divided among `jobs` runs unless `threads` says more."""
+    threads = threads or getattr(arguments, "threads", None)
+    if threads is not None and threads < 1:
+        raise UserError(f"--threads {threads}: at least one")
     root = str(resolve_data_root(arguments.data_root).absolute())  # workers may have another current folder
     return Machine(root, arguments.device, threads or max(1, joblib.cpu_count() // jobs))
 

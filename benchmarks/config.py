@@ -70,6 +70,14 @@ class RunConfig:
         for name in ("learning_rate", "lr_drop_factor"):
             if not _finite(getattr(self, name)) or getattr(self, name) <= 0:
                 raise UserError(f"{name}={getattr(self, name)!r} must be a number > 0")
+        for name in ("weight_decay", "momentum"):
+            if not _finite(getattr(self, name)) or getattr(self, name) < 0:
+                raise UserError(f"{name}={getattr(self, name)!r} must be a number ≥ 0")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise UserError(f"seed={self.seed!r} must be a whole number ≥ 0")
+        drop = self.lr_drop_epoch
+        if drop is not None and (isinstance(drop, bool) or not isinstance(drop, int) or drop < 0):
+            raise UserError(f"lr_drop_epoch={drop!r} must be a whole number ≥ 0")
         if self.strength is not None and not (_finite(self.strength) and self.strength >= 0):
             raise UserError(f"strength={self.strength!r} must be a finite number ≥ 0")
         if not _finite(self.validation) or not 0 <= self.validation < 1:

@@ -97,6 +97,8 @@ def execute(
     for k, data in steps:
         progress(f"task {k + 1} of {tasks}")
         begun = time.perf_counter()
+        # What a method drew after the last task (EWC's importances do) must not change what it sees in this one.
+        seed_everything(config.seed + SEEDS_APART * k)
         strategy.train(data, reset_optimizer_state=config.reset_optimizer)
         trained = time.perf_counter()
         # Only what was learned: evaluating a later task would grow the head by classes nobody has trained.
@@ -132,6 +134,10 @@ def execute(
         "machine": machine.describe(),
         "finished": _now(),
     }
+
+
+SEEDS_APART = 1_000_003
+"""Between the seeds of two tasks of a run."""
 
 
 def attempt(config: RunConfig, machine: Machine) -> Result:

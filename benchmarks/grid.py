@@ -99,7 +99,12 @@ def parse_value(text: str) -> Any:
 def parse_sweep(name: str, content: Mapping[str, Any], seeds: Sequence[int] | None = None) -> Sweep:
     """A sweep from the content of a file."""
     _check_names(content, TOP, "sweep")
+    for key, kind in (("select", list), ("seeds", list), ("settings", dict), ("grid", list)):
+        _check_kind(content, key, kind)
+    _check_reserved(content.get("settings", {}), "settings")
     select = tuple(content.get("select", ["validation"]))
+    if not select:
+        raise UserError(f"select is empty; choose among {', '.join(map(repr, SELECT))}")
     for way in select:
         if way not in SELECT:
             raise unknown("way to select", way, SELECT)
@@ -128,6 +133,12 @@ def parse_sweep(name: str, content: Mapping[str, Any], seeds: Sequence[int] | No
 
 def _expand(grid: Mapping[str, Any], common: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[RunConfig]:
     _check_names(grid, GRID, "[[grid]]")
+    for key, kind in (("methods", list), ("strengths", list), ("settings", dict), ("options", dict), ("vary", dict)):
+        _check_kind(grid, key, kind)
+    _check_reserved({**grid.get("settings", {}), **grid.get("vary", {})}, "settings or vary")
+    for strength in grid.get("strengths", []):
+        if isinstance(strength, bool) or not isinstance(strength, int | float):
+            raise UserError(f"strengths: {strength!r} is not a number")
     if not grid.get("methods"):
         raise UserError("a [[grid]] needs methods")
     vary = grid.get("vary", {})
@@ -150,6 +161,27 @@ def _expand(grid: Mapping[str, Any], common: Mapping[str, Any], seeds: Sequence[
         for method in grid["methods"]:
             for strength, seed in itertools.product(grid.get("strengths", [None]), seeds):
                 yield make_config(method=method, strength=strength, seed=seed, **settings)
+
+
+RESERVED = {
+    "method": "methods of a [[grid]]",
+    "strength": "strengths of a [[grid]]",
+    "seed": "seeds of the sweep",
+    "validation": "validation of the sweep",
+    "evaluate_on": "select of the sweep",
+}
+
+
+def _check_reserved(settings: Mapping[str, Any], where: str) -> None:
+    for name in settings:
+        if name in RESERVED:
+            raise UserError(f"{name!r} does not belong into {where}: give {RESERVED[name]}")
+
+
+def _check_kind(content: Mapping[str, Any], key: str, kind: type) -> None:
+    if key in content and not isinstance(content[key], kind):
+        what = "a list, such as [1, 10]" if kind is list else "a table"
+        raise UserError(f"{key} = {content[key]!r} must be {what}")
 
 
 def _check_names(content: Mapping[str, Any], known: Sequence[str], what: str) -> None:

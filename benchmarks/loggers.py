@@ -50,6 +50,10 @@ def _make(name: str, folder: Path, config: RunConfig) -> Any:
         return _wandb(folder, config)
     except ImportError as error:
         raise UserError(f"--log {name} needs a package that is not installed: {error}") from error
+    except Exception as error:
+        if type(error).__module__.startswith("wandb"):
+            raise UserError(f"wandb: {error}. Run `wandb login`, or set WANDB_MODE=offline") from error
+        raise
 
 
 def _wandb(folder: Path, config: RunConfig) -> Any:

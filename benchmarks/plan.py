@@ -15,7 +15,7 @@ MAPPINGS = ("model", "stream_options")
 
 def make_config(
     *,
-    stream: str,
+    stream: str = "digits",
     method: str,
     strength: float | None = None,
     n_experiences: int = 2,

@@ -18,6 +18,7 @@ from benchmarks.baselines import DropLearningRate, SeenClassesBCE, SigmoidDistil
 from benchmarks.config import RunConfig
 from benchmarks.expert_gate import ExpertGate
 from benchmarks.methods import find_method
+from benchmarks.names import UserError
 
 EVAL_BATCH = 500
 EVAL_BATCH_PICTURES = 32
@@ -87,7 +88,10 @@ def make_strategy(
         "plugins": list(plugins),  # some of Avalanche's strategies append to the list they are given
         "evaluator": evaluator,
     }
-    return BUILDERS[find_method(config.method).family](Parts(config, network, base))
+    try:
+        return BUILDERS[find_method(config.method).family](Parts(config, network, base))
+    except (ValueError, AssertionError) as error:  # an option's value, which the method's own code checks
+        raise UserError(f"method {config.method!r}: {error}") from error
 
 
 def _naive(parts: Parts) -> SupervisedTemplate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -9,7 +10,9 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
+from benchmarks.config import RunConfig
 from benchmarks.methods import FAMILIES, all_names, find_method, with_options
+from benchmarks.names import UserError
 from benchmarks.selection import Choice, choose, group_key
 from benchmarks.streams import STREAMS, find_stream
 
@@ -106,16 +109,17 @@ class Setting:
         return next((method for method in self.methods if method.label == name), None)
 
 
-DEFAULTS: dict[str, Any] = {
-    "optimizer": "adam",
-    "momentum": 0.0,
-    "weight_decay": 0.0,
-    "lr_drop_epoch": None,
-    "lr_drop_factor": 5.0,
-    "reset_optimizer": True,
-    "loss": "new-classes-bce",
-    "class_order": "natural",
-}
+COMPARED = (
+    "optimizer",
+    "momentum",
+    "weight_decay",
+    "lr_drop_epoch",
+    "lr_drop_factor",
+    "reset_optimizer",
+    "loss",
+    "class_order",
+)
+DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(RunConfig) if f.name in COMPARED}
 
 
 def collect(results: Iterable[Result]) -> list[Setting]:
@@ -136,14 +140,29 @@ def collect(results: Iterable[Result]) -> list[Setting]:
             methods[where][group] = runs
         by_strength = getattr(methods[where][group], config["evaluate_on"])
         by_strength[config["strength"]].append(result)
-        if len(methods[where][group].test) > 1:  # with a single one there was nothing to choose
-            methods[where][group].best = ways["test"].get(group)
+    for groups in methods.values():
+        for group, runs in groups.items():
+            _refuse_mixture(runs)
+            whole = max((len(found) for found in runs.test.values()), default=0)
+            if sum(len(found) == whole for found in runs.test.values()) > 1:  # else there was nothing to choose
+                runs.best = ways["test"].get(group)
     streams = list(STREAMS)
     found = [
         Setting(common, sorted(methods[where].values(), key=_method_order))
         for where, common in sorted(settings.items())
     ]
     return sorted(found, key=lambda s: (streams.index(s.stream), s.tasks, s.title))
+
+
+def _refuse_mixture(runs: MethodRuns) -> None:
+    """Runs that held out different shares of the data are not the same experiment."""
+    for kind, found in (("validation", runs.valid), ("test", runs.test)):
+        shares = sorted({result["config"]["validation"] for results in found.values() for result in results})
+        if len(shares) > 1:
+            raise UserError(
+                f"{kind} runs of {runs.label} held out different shares of the training data "
+                f"({', '.join(f'{share:g}' for share in shares)}); keep them in folders of their own"
+            )
 
 
 def over_seeds(runs: Iterable[Result], number: Callable[[Result], float | None]) -> Value | None:

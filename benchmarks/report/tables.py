@@ -11,7 +11,7 @@ from benchmarks.report.collect import MethodRuns, Result, Setting, Value, final_
 
 FIXED = "strengths were fixed beforehand, none was chosen"
 WAYS = {
-    "validation": "λ and α chosen on validation data; test data evaluated once, with the chosen value",
+    "validation": "λ and α chosen on validation data",
     "test": "the paper's way: λ and α chosen as the best on test data",
 }
 TITLES = {"validation": "Strength chosen on validation data", "test": "The paper's way: best on test data"}
@@ -38,7 +38,10 @@ def tells(setting: Setting, way: str) -> bool:
 
 def how(setting: Setting, way: str) -> str:
     """How the strengths in a table of this setting came about."""
-    return FIXED if way == "validation" and not any(m.chosen for m in setting.methods) else WAYS[way]
+    if way == "validation" and not any(m.chosen for m in setting.methods):
+        return FIXED
+    once = way == "validation" and all(len(m.test) <= 1 for m in setting.methods)
+    return WAYS[way] + ("; test data evaluated once, with the chosen value" if once else "")
 
 
 def comparison(setting: Setting, way: str) -> Table | None:

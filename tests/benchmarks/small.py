@@ -48,7 +48,8 @@ def start(*arguments, **environment):
     return subprocess.Popen(
         [sys.executable, "-m", *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        # two cores, whatever the machine has: torch's threads, and with them the last bits, follow from it
+        env={**os.environ, "OMP_NUM_THREADS": "1", "LOKY_MAX_CPU_COUNT": "2", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -77,6 +77,14 @@ def test_methods_learn_the_first_task_alike():
     assert len(set(first.values())) == 1, first
 
 
+@pytest.mark.parametrize(("name", "strength"), [("ewc", 0), ("ewc-online", 0), ("lwf", 0), ("rewc-none", 0)])
+def test_without_strength_every_method_is_fine_tuning(name, strength):
+    """Bit for bit: later tasks too have the same start of new classes and the same order of samples."""
+    ours, naive = execute(config(name, strength, n_experiences=5)), execute(config("naive", n_experiences=5))
+    assert ours["accuracy"] == naive["accuracy"]
+    assert ours["loss"] == naive["loss"]
+
+
 def test_upper_bounds_reach_what_the_others_do_not():
     """Under the sigmoid loss of new classes they must train old classes too, or they would be no upper bounds."""
     results = {name: execute(config(name, epochs=8))["accuracy"][-1] for name in ("naive", "joint", "cumulative")}

@@ -119,3 +119,29 @@ def test_the_paper_s_tables_ship_with_five_seeds_and_both_ways_of_choosing():
 def test_wrong_sweep_files_are_refused(content, hint):
     with pytest.raises(UserError, match=hint):
         parse_sweep("wrong", content)
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        ({"grid": [{"methods": "naive"}]}, "methods = 'naive' must be a list"),
+        ({"grid": [{"methods": ["rewc"], "strengths": 1}]}, "strengths = 1 must be a list"),
+        ({"grid": [{"methods": ["rewc"], "strengths": ["a"]}]}, "'a' is not a number"),
+        ({"grid": [{"methods": ["naive"]}], "seeds": 3}, "seeds = 3 must be a list"),
+        ({"grid": [{"methods": ["naive"]}], "select": "test"}, "select = 'test' must be a list"),
+        ({"grid": [{"methods": ["naive"]}], "select": []}, "select is empty"),
+        ({"grid": [{"methods": ["naive"]}], "settings": "a"}, "settings = 'a' must be a table"),
+        ({"grid": [{"methods": ["naive"]}], "settings": {"seed": 1}}, "give seeds of the sweep"),
+        ({"grid": [{"methods": ["naive"]}], "settings": {"evaluate_on": "valid"}}, "give select of the sweep"),
+        ({"grid": [{"methods": ["naive"]}], "settings": {"lr_drop_epoch": "a"}}, "lr_drop_epoch='a'"),
+    ],
+)
+def test_mistakes_in_a_sweep_file_are_named(content, hint):
+    with pytest.raises(UserError) as error:
+        parse_sweep("mine", content)
+    assert hint in str(error.value)
+
+
+def test_digits_are_the_default_stream():
+    assert make_config(method="naive").stream == "digits"
+    assert parse_sweep("mine", {"grid": [{"methods": ["naive"]}]}).runs[0].stream == "digits"

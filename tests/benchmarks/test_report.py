@@ -223,3 +223,9 @@ def test_the_paper_s_averages_are_those_of_its_tasks():
                 assert average == pytest.approx(fmean(tasks), abs=1.7)
     assert paper.final_average("mnist", 2, "rewc-fc") == pytest.approx(91.15)
     assert paper.final_average("digits", 2, "rewc") is None
+
+
+def test_runs_that_held_out_different_shares_are_not_mixed():
+    results = [execute(config(validation=share, evaluate_on="valid")) for share in (0.1, 0.2)]
+    with pytest.raises(UserError, match=r"held out different shares of the training data \(0\.1, 0\.2\)"):
+        collect(results)
