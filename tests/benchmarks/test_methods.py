@@ -41,9 +41,10 @@ def convolutional_digits(monkeypatch):
     monkeypatch.setitem(streams.STREAMS, "digits", spec)
 
 
-def check(name):
+def check(name, **settings):
     family = next(f for n, f in sorted(FAMILIES.items(), key=lambda item: -len(item[0])) if name.startswith(n))
-    result = execute(config(name, 1.0 if family.strength else None, learning_rate=0.01))  # one epoch is enough then
+    settings = {"learning_rate": 0.01, **settings}  # one epoch is enough then
+    result = execute(config(name, 1.0 if family.strength else None, **settings))
     accuracy = result["accuracy"]
     assert result["config"]["method"] == name.removesuffix("-separate" if name == "ewc-separate" else "")
     assert accuracy[0][1] is None
@@ -65,7 +66,7 @@ def test_method_on_digits(name):
 
 @pytest.mark.parametrize("name", ["rewc-conv", "rewc-patch", "rewc-conv-patch-exact"])
 def test_method_with_convolutions(name, convolutional_digits):
-    check(name)
+    check(name, epochs=4)
 
 
 def test_methods_learn_the_first_task_alike():
