@@ -19,7 +19,7 @@ from avalanche.evaluation.metrics import (
     loss_metrics,
     timing_metrics,
 )
-from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.plugins import EvaluationPlugin, SupervisedPlugin
 
 from avalanche_rewc.streams.batches import TensorBatches
 from benchmarks import metrics
@@ -46,7 +46,7 @@ def execute(
     machine: Machine | None = None,
     *,
     loggers: Sequence[Any] = (),
-    progress: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str, float], None] = lambda text, done: None,
 ) -> Result:
     """Train a method on a stream and evaluate all tasks learned so far after each task.
 
@@ -54,7 +54,7 @@ def execute(
         config: of the run.
         machine: where it runs.
         loggers: Avalanche's.
-        progress: called with what is done next.
+        progress: called before every epoch with what is done next and how many tasks are done, such as 1.25.
 
     Returns:
         The result as it is stored; docs/experiments.md explains its fields.
@@ -81,7 +81,8 @@ def execute(
     strategy = make_strategy(
         config,
         lambda: make_network(config, machine, first_classes),
-        plugins=[TensorBatches()] if spec.in_memory else [],  # reads by batch; the numbers stay the same
+        # TensorBatches reads by batch; the numbers stay the same
+        plugins=[Epochs(tasks, progress), *([TensorBatches()] if spec.in_memory else [])],
         evaluator=evaluator,
         device=machine.device,
         pictures=not spec.in_memory,
@@ -95,7 +96,6 @@ def execute(
     # Joint training learns all tasks in one step; there is nothing to evaluate before its end.
     steps = [(tasks - 1, stream.train_stream)] if config.method == "joint" else list(enumerate(stream.train_stream))
     for k, data in steps:
-        progress(f"task {k + 1} of {tasks}")
         begun = time.perf_counter()
         # What a method drew after the last task (EWC's importances do) must not change what it sees in this one.
         seed_everything(config.seed + SEEDS_APART * k)
@@ -134,6 +134,20 @@ def execute(
         "machine": machine.describe(),
         "finished": _now(),
     }
+
+
+class Epochs(SupervisedPlugin):  # type: ignore[misc]
+    """Tells where a run is, epoch by epoch."""
+
+    def __init__(self, tasks: int, progress: Callable[[str, float], None]) -> None:
+        super().__init__()
+        self.tasks, self.progress = tasks, progress
+
+    def before_training_epoch(self, strategy: Any, **kwargs: Any) -> None:
+        """Say which task and epoch begins."""
+        task, epoch = strategy.clock.train_exp_counter, strategy.clock.train_exp_epochs
+        text = f"task {task + 1} of {self.tasks}, epoch {epoch + 1} of {strategy.train_epochs}"
+        self.progress(text, task + epoch / strategy.train_epochs)
 
 
 SEEDS_APART = 1_000_003

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ PROTOCOL: dict[str, tuple[type, str, str]] = {
     "class_order": (str, "NAME", "natural, or shuffled by the seed"),
 }
 """Settings of `RunConfig` with an option of their own: type, placeholder, help."""
+
+
+BAR = "{desc}{percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -140,7 +144,7 @@ def main(argv: list[str] | None = None) -> int:
     with make_loggers(list(dict.fromkeys(arguments.log)), Path(arguments.log_dir) / config.key, config) as loggers:
         # Avalanche's interactive logger has a bar of its own; two would print over each other.
         own_bar = "interactive" not in arguments.log
-        bar = tqdm(total=config.n_experiences, unit="task", dynamic_ncols=True, leave=False) if own_bar else None
+        bar = tqdm(total=config.n_experiences, bar_format=BAR, dynamic_ncols=True, leave=False) if own_bar else None
         with bar or contextlib.nullcontext():
             result = execute(config, machine, loggers=loggers, progress=_progress(bar))
     print(show(result))
@@ -149,15 +153,11 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _progress(bar: Any) -> Any:
-    begun = False
-
-    def step(text: str) -> None:
-        nonlocal begun
+def _progress(bar: Any) -> Callable[[str, float], None]:
+    def step(text: str, done: float) -> None:
         if bar is not None:
-            bar.update(1 if begun else 0)
-            bar.set_description(text)
-        begun = True
+            bar.set_description(text, refresh=False)
+            bar.update(done - bar.n)
 
     return step
 
