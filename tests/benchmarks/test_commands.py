@@ -1,14 +1,17 @@
 """The commands, as a user meets them."""
 
 import csv
+import os
+import signal
 
+import psutil
 import pytest
 
 from benchmarks import compare, run, sweep
 from benchmarks.cli import call
 from benchmarks.names import UserError
 from benchmarks.report import __main__ as report
-from tests.benchmarks.small import stored
+from tests.benchmarks.small import start, stored, wait_for
 
 
 @pytest.mark.parametrize("module", [run, sweep, report, compare])
@@ -126,3 +129,14 @@ def _short(name, seeds):
 
     found = load_sweep(name, seeds=seeds)
     return dataclasses.replace(found, runs=tuple(run.but(epochs=1) for run in found.runs))
+
+
+def test_ctrl_c_during_the_imports_is_no_traceback():
+    process = start("benchmarks.run", "--help")
+    python = psutil.Process(process.pid)
+    wait_for(lambda: any("libtorch" in mapped.path for mapped in python.memory_maps()))
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Traceback" not in errors
+    assert "stopped" in errors
