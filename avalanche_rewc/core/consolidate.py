@@ -70,6 +70,7 @@ def consolidate(
             rotations = {name: _bases(basis, name, *pair) for name, pair in memory.factors.items()}
         importances = estimation.diagonal(rotations)
     parameters = dict(model.named_parameters())
+    before = grow(earlier, parameters) if earlier is not None else Memory()
     for name, importance in importances.items():
         parameter = parameters[name].detach()
         if name in rotations:
@@ -77,9 +78,9 @@ def consolidate(
             memory.anchors[name] = rotation.to_rotated(parameter)
         else:
             memory.anchors[name] = parameter.clone()
-        if earlier is not None:
-            before = _spread_earlier(earlier, name, parameter, rotations.get(name))
-            importance = importance + decay * before.to(importance)
+        if name in before.importances:
+            old = spread(before.importances[name], before.rotations.get(name), rotations.get(name))
+            importance = importance + decay * old.to(importance)
         memory.importances[name] = importance.to(parameter)
     return memory
 
@@ -224,13 +225,6 @@ def _decayed_factors(
             pair = inputs, outputs
         result[name] = pair
     return result
-
-
-def _spread_earlier(earlier: Memory, name: str, parameter: Tensor, rotation: Rotation | None) -> Tensor:
-    if name not in earlier.importances:
-        return torch.zeros_like(parameter)
-    grown_memory = grow(earlier, {name: parameter})
-    return spread(grown_memory.importances[name], grown_memory.rotations.get(name), rotation)
 
 
 def _not_finite(name: str) -> str:

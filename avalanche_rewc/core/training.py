@@ -41,7 +41,7 @@ class ProtectedTraining:
     Args:
         model: plain, its head already grown.
         memories: oldest first.
-        optimizer: its state follows the parameters into the new coordinates; pass it to `end` for the way back.
+        optimizer: its state follows the parameters into the new coordinates and, in `end`, back.
         batch_size: of a training step; decides where the bases are applied (see `reparametrize`).
     """
 
@@ -59,7 +59,7 @@ class ProtectedTraining:
         number("ewc_lambda", ewc_lambda)
         if not memories:
             raise ValueError("memories: there is nothing to protect; train the first task without ProtectedTraining")
-        self.model = model
+        self.model, self.optimizer = model, optimizer
         parameters = dict(model.named_parameters())
         # Everything that can fail is done before the first layer is touched.
         self.memories = [grow(memory, parameters) for memory in memories]
@@ -124,11 +124,16 @@ class ProtectedTraining:
         self._known = None
 
     def end(self, optimizer: Optimizer | None = None) -> None:
-        """COMBINE: plain weights, and the state of the optimizer in use now, if given, back in their coordinates."""
+        """COMBINE: plain weights, and the optimizer's state back in their coordinates.
+
+        Args:
+            optimizer: the one in use now, if it is not the one that training began with.
+        """
         if self._ended:
             return
         self.pause()
         self._ended = True
+        optimizer = optimizer or self.optimizer
         for layer in self.layers:
             if optimizer is not None:
                 change_coordinates(optimizer, layer.parameter, layer.rotation.to_original)

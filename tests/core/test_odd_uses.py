@@ -226,6 +226,20 @@ def test_a_training_that_has_ended():
         training.penalty()
 
 
+def test_the_optimizer_s_momentum_comes_back_with_the_weights():
+    model = Auxiliary().eval()
+    x = torch.randn(5, 6).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(x).square().sum().backward()
+    optimizer.step()
+    momentum = optimizer.state[model.body.weight]["momentum_buffer"].clone()
+    memory = consolidate(model, lambda: [((x,), None)])
+    training = ProtectedTraining(model, [memory], 1.0, optimizer=optimizer)
+    assert not torch.allclose(optimizer.state[model.body._parameters["weight"]]["momentum_buffer"], momentum)
+    training.end()
+    torch.testing.assert_close(optimizer.state[model.body.weight]["momentum_buffer"], momentum)
+
+
 def test_each_side_goes_where_fewer_numbers_are():
     """Linear 50 → 20: the input side has 20 rows of weights, the output side 50 columns."""
     model = nn.Sequential(nn.Linear(50, 20), nn.ReLU(), nn.Linear(20, 3))
