@@ -42,6 +42,12 @@ def add_sweep_options(parser: argparse.ArgumentParser) -> None:
         help="loky: processes of this machine; ray: the cluster at RAY_ADDRESS, else a local one (default: loky)",
     )
     group.add_argument("--threads", type=int, metavar="N", help="of torch, for each run (default: cores / jobs)")
+    group.add_argument(
+        "--first-tasks",
+        metavar="DIR",
+        help="keep networks that learned a first task there, for all runs that start with it "
+        "(default: runs/first-tasks; with ray: every run learns it)",
+    )
     group.add_argument("--retry-failed", action="store_true", help="run again what failed before")
 
 
@@ -50,8 +56,16 @@ def machine_from(arguments: argparse.Namespace, jobs: int = 1, threads: int | No
     threads = threads or getattr(arguments, "threads", None)
     if threads is not None and threads < 1:
         raise UserError(f"--threads {threads}: at least one")
+    kept = getattr(arguments, "first_tasks", None)
+    if kept is None and getattr(arguments, "backend", None) == "loky":
+        kept = "runs/first-tasks"
     root = str(resolve_data_root(arguments.data_root).absolute())  # workers may have another current folder
-    return Machine(root, arguments.device, threads or max(1, joblib.cpu_count() // jobs))
+    return Machine(
+        root,
+        arguments.device,
+        threads or max(1, joblib.cpu_count() // jobs),
+        None if kept is None else str(Path(kept).absolute()),
+    )
 
 
 def jobs_from(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from benchmarks.names import UserError, unknown
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the configuration and of result files. Raise it when old results no longer mean the same."""
 
 KEY_LENGTH = 20
@@ -49,8 +49,7 @@ class RunConfig:
     class_order: Literal["natural", "shuffled"] = "natural"
     """"shuffled" draws an order from the run's seed."""
     validation: float = 0.0
-    """Share of every class's training samples that is held out."""
-    evaluate_on: Literal["valid", "test"] = "test"
+    """Share of every class's training samples that is held out, for choosing a strength."""
     model: Mapping[str, Any] = field(default_factory=dict)
     stream_options: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -82,8 +81,6 @@ class RunConfig:
             raise UserError(f"strength={self.strength!r} must be a finite number ≥ 0")
         if not _finite(self.validation) or not 0 <= self.validation < 1:
             raise UserError(f"validation={self.validation!r} must be a share between 0 and 1")
-        if self.evaluate_on == "valid" and self.validation == 0:
-            raise UserError('evaluate_on="valid" needs samples to hold out: give a validation share above 0')
         if self.momentum and self.optimizer != "sgd":
             raise UserError(f"momentum={self.momentum!r} only has a meaning with optimizer='sgd'")
 
@@ -116,14 +113,13 @@ class RunConfig:
 
     def __str__(self) -> str:
         strength = "" if self.strength is None else f" {self.strength:g}"
-        return f"{self.stream} T={self.n_experiences} {self.method}{strength} seed {self.seed} ({self.evaluate_on})"
+        return f"{self.stream} T={self.n_experiences} {self.method}{strength} seed {self.seed}"
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": ("adam", "sgd"),
     "loss": ("new-classes-bce", "cross-entropy"),
     "class_order": ("natural", "shuffled"),
-    "evaluate_on": ("valid", "test"),
 }
 FLOATS = ("strength", "learning_rate", "momentum", "weight_decay", "lr_drop_factor", "validation")
 

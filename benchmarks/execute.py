@@ -24,7 +24,8 @@ from avalanche.training.plugins import EvaluationPlugin, SupervisedPlugin
 from avalanche_rewc.streams.batches import TensorBatches
 from benchmarks import metrics
 from benchmarks.config import SCHEMA, RunConfig
-from benchmarks.fisher import fisher_record
+from benchmarks.first_task import FirstTask, first_task_path
+from benchmarks.fisher import fisher_record, importance_record
 from benchmarks.machine import Machine, versions
 from benchmarks.strategies import make_strategy
 from benchmarks.streams import find_stream, make_network, open_stream
@@ -65,7 +66,9 @@ def execute(
     stream = open_stream(config, machine)
     seed_everything(config.seed)
     spec = find_stream(config.stream)
-    evaluated = stream.valid_stream if config.evaluate_on == "valid" else stream.test_stream
+    evaluated = {"test": stream.test_stream}
+    if config.validation:
+        evaluated["valid"] = stream.valid_stream
     tasks = len(stream.train_stream)
     first_classes = stream.n_classes_per_exp[0]
     with warnings.catch_warnings():
@@ -73,23 +76,28 @@ def execute(
         evaluator = EvaluationPlugin(
             accuracy_metrics(experience=True, stream=True),
             loss_metrics(experience=True),
-            forgetting_metrics(experience=True, stream=True),
-            bwt_metrics(experience=True, stream=True),
+            # They would take the same task of two streams for one.
+            *([] if config.validation else [forgetting_metrics(experience=True, stream=True)]),
+            *([] if config.validation else [bwt_metrics(experience=True, stream=True)]),
             timing_metrics(epoch=True, experience=True),
             loggers=list(loggers),
         )
+    path = first_task_path(config, machine)
+    first_task = FirstTask(path) if path else None
+    plugins = [Epochs(tasks, progress), *([first_task] if first_task else [])]
     strategy = make_strategy(
         config,
         lambda: make_network(config, machine, first_classes),
         # TensorBatches reads by batch; the numbers stay the same
-        plugins=[Epochs(tasks, progress), *([TensorBatches()] if spec.in_memory else [])],
+        plugins=[*plugins, *([TensorBatches()] if spec.in_memory else [])],
         evaluator=evaluator,
         device=machine.device,
         pictures=not spec.in_memory,
     )
 
-    accuracy: metrics.Matrix = [[None] * tasks for _ in range(tasks)]
+    accuracy: dict[str, metrics.Matrix] = {name: [[None] * tasks for _ in range(tasks)] for name in evaluated}
     loss: metrics.Matrix = [[None] * tasks for _ in range(tasks)]
+    importances: list[dict[str, float] | None] = []
     training: list[float] = []
     evaluation: list[float] = []
     fisher: dict[str, Any] | None = None
@@ -102,33 +110,36 @@ def execute(
         strategy.train(data, reset_optimizer_state=config.reset_optimizer)
         trained = time.perf_counter()
         # Only what was learned: evaluating a later task would grow the head by classes nobody has trained.
-        found = strategy.eval(evaluated[: k + 1])
-        training.append(trained - begun)
+        for name, part in evaluated.items():
+            found = strategy.eval(part[: k + 1])
+            accuracy[name][k] = metrics.per_task(found, "Top1_Acc_Exp", name, tasks)
+            if name == "test":
+                loss[k] = metrics.per_task(found, "Loss_Exp", name, tasks)
+        training.append(trained - begun + (first_task.seconds_saved if first_task and k == 0 else 0.0))
         evaluation.append(time.perf_counter() - trained)
-        accuracy[k] = metrics.per_task(found, "Top1_Acc_Exp", config.evaluate_on, tasks)
-        loss[k] = metrics.per_task(found, "Loss_Exp", config.evaluate_on, tasks)
+        importances.append(importance_record(strategy))
         if k == 0 and config.fisher_layer is not None:
             fisher = fisher_record(strategy, stream.train_stream[0], config)
 
-    final = strategy.evaluator.get_last_metrics()
+    averages = metrics.averages(accuracy["test"])
     return {
         "schema": SCHEMA,
         "status": "done",
         "key": config.key,
         "config": config.to_dict(),
-        "accuracy": accuracy,
+        "accuracy": accuracy["test"],
         "loss": loss,
-        "average_accuracies": metrics.averages(accuracy),
-        "average_accuracy": metrics.averages(accuracy)[-1],
-        "forgetting": metrics.forgetting(accuracy),
-        "backward_transfer": metrics.backward_transfer(accuracy),
-        "metrics": {name: value for name, value in final.items() if not name.startswith("Time_")},
+        "average_accuracies": averages,
+        "average_accuracy": averages[-1],
+        "forgetting": metrics.forgetting(accuracy["test"]),
+        "backward_transfer": metrics.backward_transfer(accuracy["test"]),
+        "validation": metrics.record(accuracy["valid"]) if config.validation else None,
+        "importances": importances,
         "fisher": fisher,
         "seconds": {
-            "total": time.perf_counter() - started,
+            "total": time.perf_counter() - started + (first_task.seconds_saved if first_task else 0.0),
             "training": training,
             "evaluation": evaluation,
-            "metrics": {name: value for name, value in final.items() if name.startswith("Time_")},
         },
         "versions": versions(),
         "machine": machine.describe(),

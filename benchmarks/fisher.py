@@ -1,4 +1,5 @@
-"""The full Fisher matrix of a small layer, before and after rotation, kept in a result file (the paper's Fig. FIM)."""
+"""What a result file keeps of the Fisher: the size of the importances, and for the paper's Fig. FIM the whole matrix of
+a small layer before and after rotation."""
 
 from __future__ import annotations
 
@@ -39,6 +40,20 @@ def fisher_record(strategy: Any, experience: Any, config: RunConfig) -> dict[str
         "after": pack(after),
         "kept_before": diagonal_share(before),
         "kept_after": diagonal_share(after),
+    }
+
+
+def importance_record(strategy: Any) -> dict[str, float] | None:
+    """How large the importances are that the last task left: what the scale of λ depends on. None without R-EWC."""
+    plugin = getattr(strategy, "rewc", None)
+    if plugin is None:
+        return None
+    values = torch.cat([value.flatten().double() for value in plugin.memories[-1].importances.values()])
+    return {
+        "sum": float(values.sum()),
+        "count": float(values.numel()),
+        "max": float(values.max()),
+        "squares": float(values.square().sum()),
     }
 
 

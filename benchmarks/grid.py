@@ -3,7 +3,8 @@
 title = "Disjoint MNIST"
 seeds = [0, 1, 2]
 select = ["validation"]        # "validation": choose strengths on held-out samples; "test": the paper's way
-validation = 0.1               # share of the training samples to hold out for that
+select_seeds = [0, 1]          # seeds of the whole grid; the others are run with the chosen strengths only
+validation = 0.1               # share of the training samples to hold out
 
 [settings]                     # of every run, see `benchmarks.config.RunConfig`
 stream = "mnist"
@@ -41,7 +42,7 @@ else:
 
 SHIPPED = Path(__file__).with_name("sweeps")
 SELECT = ("validation", "test")
-TOP = ("title", "description", "seeds", "select", "validation", "settings", "grid")
+TOP = ("title", "description", "seeds", "select", "select_seeds", "validation", "settings", "grid")
 GRID = ("methods", "strengths", "settings", "options", "vary")
 AXES = ("model", "stream_options", "options")
 """Settings that are tables themselves: `vary` reaches into them with a dot."""
@@ -49,13 +50,13 @@ AXES = ("model", "stream_options", "options")
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep file says. `runs` are the runs on test data: all strengths, all seeds."""
+    """What a sweep file says. `runs` are those of the whole grid: all strengths, all seeds."""
 
     name: str
     title: str
     description: str
     select: tuple[str, ...]
-    validation: float
+    select_seeds: tuple[int, ...]
     runs: tuple[RunConfig, ...]
 
 
@@ -99,7 +100,7 @@ def parse_value(text: str) -> Any:
 def parse_sweep(name: str, content: Mapping[str, Any], seeds: Sequence[int] | None = None) -> Sweep:
     """A sweep from the content of a file."""
     _check_names(content, TOP, "sweep")
-    for key, kind in (("select", list), ("seeds", list), ("settings", dict), ("grid", list)):
+    for key, kind in (("select", list), ("select_seeds", list), ("seeds", list), ("settings", dict), ("grid", list)):
         _check_kind(content, key, kind)
     _check_reserved(content.get("settings", {}), "settings")
     select = tuple(content.get("select", ["validation"]))
@@ -117,16 +118,20 @@ def parse_sweep(name: str, content: Mapping[str, Any], seeds: Sequence[int] | No
         raise UserError(f"seeds={chosen_seeds} must be different whole numbers, at least one")
     if not content.get("grid"):
         raise UserError("there is no [[grid]], so nothing to run")
+    select_seeds = [seed for seed in content.get("select_seeds", chosen_seeds) if seed in chosen_seeds] or chosen_seeds
+    # Without a choice on validation data nothing needs to be held out.
+    share = content.get("validation", 0.1) if "validation" in select else 0.0
+    settings = {**content.get("settings", {}), "validation": share}
     runs: dict[str, RunConfig] = {}
     for grid in content["grid"]:
-        for config in _expand(grid, content.get("settings", {}), chosen_seeds):
+        for config in _expand(grid, settings, chosen_seeds):
             runs.setdefault(config.key, config)
     return Sweep(
         name,
         content.get("title", name),
         content.get("description", ""),
         select,
-        content.get("validation", 0.1),
+        tuple(select_seeds),
         tuple(runs.values()),
     )
 
@@ -168,7 +173,6 @@ RESERVED = {
     "strength": "strengths of a [[grid]]",
     "seed": "seeds of the sweep",
     "validation": "validation of the sweep",
-    "evaluate_on": "select of the sweep",
 }
 
 

@@ -27,6 +27,8 @@ class Machine:
     data_root: str | None = None
     device: str = "cpu"
     threads: int = 1
+    first_tasks: str | None = None
+    """Folder of networks that have learned the first task, see `benchmarks.first_task`; None: every run learns it."""
 
     def prepare(self) -> None:
         """Set torch's threads; refuse a device that is not there before anything is loaded."""

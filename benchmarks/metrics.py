@@ -26,6 +26,11 @@ def per_task(metrics: Mapping[str, Any], name: str, stream: str, tasks: int) -> 
     return found
 
 
+def record(accuracy: Matrix) -> dict[str, Any]:
+    """The matrix and its last average."""
+    return {"accuracy": accuracy, "average_accuracy": averages(accuracy)[-1]}
+
+
 def averages(accuracy: Matrix) -> list[float | None]:
     """Average accuracy over the tasks learned so far, after each task."""
     return [_mean(row[: k + 1]) for k, row in enumerate(accuracy)]

@@ -67,7 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--validation",
         type=float,
         metavar="SHARE",
-        help="hold out this share of the training samples and evaluate on it instead of on test data",
+        help="hold out this share of the training samples and evaluate on it, too",
     )
     protocol = parser.add_argument_group("protocol (default: the paper's for the stream)")
     for name, (kind, placeholder, text) in PROTOCOL.items():
@@ -95,7 +95,7 @@ def config_from(arguments: argparse.Namespace) -> RunConfig:
     settings: dict[str, Any] = {name: getattr(arguments, name) for name in PROTOCOL}
     settings = {name: value for name, value in settings.items() if value is not None}
     if arguments.validation is not None:
-        settings.update(validation=arguments.validation, evaluate_on="valid")
+        settings["validation"] = arguments.validation
     if arguments.keep_optimizer:
         settings["reset_optimizer"] = False
     if arguments.fisher_layer:

@@ -1,7 +1,8 @@
 """Choosing a strength (λ, LwF's α) without looking at test data, and the paper's way beside it.
 
-Validation: every strength is run with a share of the training samples held out and evaluated on those. The one with the
-best mean average accuracy over the seeds is then run once more, trained on all samples, and evaluated on test data.
+A run that holds out a share of its training samples is evaluated on those and on test data. The strength with the best
+mean average accuracy on held-out samples is chosen, and its test accuracy reported; test accuracies of the others are
+only read for the paper's way, which is to take the best of them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from benchmarks.config import RunConfig
 from benchmarks.grid import Sweep
 
 Result = dict[str, Any]
-APART = ("strength", "seed", "evaluate_on", "validation")
+APART = ("strength", "seed")
 
 
 def group_key(config: Mapping[str, Any]) -> str:
-    """The same for runs that differ in nothing but strength, seed and what they are evaluated on."""
+    """The same for runs that differ in nothing but strength and seed."""
     return json.dumps({name: value for name, value in config.items() if name not in APART}, sort_keys=True)
 
 
@@ -39,11 +40,6 @@ class Choice:
     """It is the smallest or the largest of at least two tried: a wider grid may do better."""
 
 
-def on_validation(config: RunConfig, share: float) -> RunConfig:
-    """The run that stands for a run on test data when a strength is chosen."""
-    return config.but(validation=share, evaluate_on="valid")
-
-
 def tunable(runs: Iterable[RunConfig]) -> list[RunConfig]:
     """The runs whose strength has to be chosen among several."""
     runs = list(runs)
@@ -56,19 +52,19 @@ def tunable(runs: Iterable[RunConfig]) -> list[RunConfig]:
 def choose(results: Iterable[Result], way: str) -> dict[str, Choice]:
     """The best strength of every group, by group key.
 
-    Only strengths that were run with every seed of the group count, so that no lucky seed decides. Of equal ones the
-    smallest is taken.
+    Scores are means over the seeds that all strengths of a group were run with, so that no lucky seed decides. Of equal
+    ones the smallest strength is taken.
     """
-    evaluate_on = {"validation": "valid", "test": "test"}[way]
     scores: dict[str, dict[float, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for result in results:
         config = result["config"]
-        if config["evaluate_on"] == evaluate_on and config["strength"] is not None:
-            scores[group_key(config)][config["strength"]][config["seed"]] = result["average_accuracy"]
+        found = result["validation"] if way == "validation" else result
+        if config["strength"] is not None and found is not None:
+            scores[group_key(config)][config["strength"]][config["seed"]] = found["average_accuracy"]
     choices = {}
     for key, by_strength in scores.items():
-        seeds = set().union(*by_strength.values())
-        full = {strength: fmean(found.values()) for strength, found in by_strength.items() if set(found) == seeds}
+        seeds = set.intersection(*(set(found) for found in by_strength.values()))
+        full = {strength: fmean(found[seed] for seed in seeds) for strength, found in by_strength.items() if seeds}
         if full:
             best = min(full, key=lambda strength: (-full[strength], strength))
             edge = len(full) > 1 and best in (min(full), max(full))
@@ -77,27 +73,25 @@ def choose(results: Iterable[Result], way: str) -> dict[str, Choice]:
 
 
 def first_phase(sweep: Sweep) -> list[RunConfig]:
-    """What can be run at once: the validation grid, runs with nothing to choose, and all of the grid if asked for."""
+    """What can be run at once: runs with nothing to choose, and the grid for the seeds on which strengths are chosen."""
     several = {run.key for run in tunable(sweep.runs)}
-    found = [run for run in sweep.runs if run.key not in several or "test" in sweep.select]
-    if "validation" in sweep.select:
-        held_out = [on_validation(run, sweep.validation) for run in sweep.runs if run.key in several]
-        found = held_out + found
-    return found
+    return [run for run in sweep.runs if run.key not in several or run.seed in sweep.select_seeds]
 
 
 def second_phase(sweep: Sweep, results: Sequence[Result]) -> tuple[list[RunConfig], list[RunConfig]]:
-    """The test runs of the chosen strengths; and one run of every group for which none could be chosen."""
-    if "validation" not in sweep.select:
-        return [], []
-    wanted = {on_validation(run, sweep.validation).key: run for run in tunable(sweep.runs)}
-    choices = choose((result for result in results if result["key"] in wanted), "validation")
-    chosen: list[RunConfig] = []
-    open_groups: dict[str, RunConfig] = {}
+    """The runs of the chosen strengths with the seeds that are left; and one run of every group for which none could be chosen.
+
+    A strength is chosen among all of the grid's, so a group with a run missing stays open.
+    """
+    there = {result["key"] for result in results}
+    wanted = {run.key: run for run in tunable(sweep.runs)}
+    grid = [run for run in wanted.values() if run.seed in sweep.select_seeds]
+    open_groups = {group_key(run.to_dict()): run for run in reversed(grid) if run.key not in there}
+    of_grid = {run.key for run in grid}
+    ways = [choose((result for result in results if result["key"] in of_grid), way) for way in sweep.select]
+    chosen = []
     for run in wanted.values():
         key = group_key(run.to_dict())
-        if key not in choices:
-            open_groups.setdefault(key, run)
-        elif choices[key].strength == run.strength:
+        if run.key not in of_grid and key not in open_groups and any(choices[key].strength == run.strength for choices in ways):
             chosen.append(run)
     return chosen, list(open_groups.values())

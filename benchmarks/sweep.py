@@ -31,7 +31,7 @@ class Tally:
     already: int = 0
     failed: list[dict[str, Any]] = field(default_factory=list)
     undecided: list[RunConfig] = field(default_factory=list)
-    """One run of every group whose strength could not be chosen, because runs of its validation grid failed."""
+    """One run of every group whose strength could not be chosen, because runs of its grid failed."""
 
 
 def run_configs(
@@ -96,16 +96,12 @@ def run_sweep(
     backend: str = "loky",
     retry_failed: bool = False,
 ) -> Tally:
-    """Both phases of a sweep: everything that can be run at once, then the test runs of the chosen strengths."""
+    """Both phases of a sweep: the grid, then the chosen strengths with the seeds that are left."""
     options: dict[str, Any] = {"jobs": jobs, "backend": backend, "retry_failed": retry_failed}
     first = first_phase(sweep)
-    held_out = any(config.evaluate_on == "valid" for config in first)
-    label = "choosing on validation data" if held_out else "runs"
-    tally = run_configs(first, store, machine, label=label, **options)
-    if held_out:
-        done = [store.read(config) for config in first if store.has(config)]
-        chosen, tally.undecided = second_phase(sweep, done)
-        run_configs(chosen, store, machine, label="chosen strengths on test data", tally=tally, **options)
+    tally = run_configs(first, store, machine, label="runs", **options)
+    chosen, tally.undecided = second_phase(sweep, [store.read(config) for config in first if store.has(config)])
+    run_configs(chosen, store, machine, label="chosen strengths, other seeds", tally=tally, **options)
     return tally
 
 
@@ -119,7 +115,7 @@ def summary(tally: Tally, store: ResultStore) -> str:
         lines.append(f"    {first['error']}")
         lines.append(f"    traceback in {shown(store.path(first['key'], failed=True))}; --retry-failed runs them again")
     for config in tally.undecided:
-        lines.append(f"no strength chosen for {config.method} on {config.stream}: runs of its validation grid failed")
+        lines.append(f"no strength chosen for {config.method} on {config.stream}: runs of its grid failed")
     return "\n".join(lines)
 
 
