@@ -99,7 +99,7 @@ STREAMS: dict[str, StreamSpec] = {
         "the paper's CIFAR-100: VGG-16 pool5 features, fc 256-256-100, 50 epochs",
         _features("cifar100"),
         _mlp,
-        {"epochs": 50, "batch_size": 100, "learning_rate": 1e-3},
+        {"epochs": 50, "batch_size": 256, "learning_rate": 1e-3},
         samples_per_class=40,
         model={"inputs": 512, "hidden": [256, 256]},
     ),
