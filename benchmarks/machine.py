@@ -33,6 +33,9 @@ class Machine:
     def prepare(self) -> None:
         """Set torch's threads; refuse a device that is not there before anything is loaded."""
         torch.set_num_threads(self.threads)
+        # Gradients of samples that are learned fade below 1e-38, and Adam squares them: without this, processors that
+        # compute with such numbers step by step need three times as long for a task (measured, Stanford-40 features).
+        torch.set_flush_denormal(True)
         try:
             torch.zeros(1, device=self.device)
         except (RuntimeError, AssertionError, NotImplementedError) as error:
