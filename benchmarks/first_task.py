@@ -64,8 +64,7 @@ class FirstTask(SupervisedPlugin):  # type: ignore[misc]
             kept = torch.load(self.path, weights_only=True, map_location=strategy.device)
             strategy.model.load_state_dict(kept["model"])
             torch.set_rng_state(kept["torch"].cpu())
-            name, *state = kept["numpy"]
-            np.random.set_state((name, np.array(state[0], dtype=np.uint32), *state[1:]))
+            np.random.set_state({**kept["numpy"], "state": _as_array(kept["numpy"]["state"])})
             version, internal, gauss = kept["random"]
             random.setstate((version, tuple(internal), gauss))
             self.seconds_saved = kept["seconds"]
@@ -78,11 +77,11 @@ class FirstTask(SupervisedPlugin):  # type: ignore[misc]
         if self._epochs is not None:
             strategy.train_epochs, self._epochs = self._epochs, None
             return
-        name, keys, *rest = np.random.get_state()
+        numpy_state = np.random.get_state(legacy=False)
         kept = {
             "model": strategy.model.state_dict(),
             "torch": torch.get_rng_state(),
-            "numpy": [name, keys.tolist(), *rest],
+            "numpy": {**numpy_state, "state": _as_list(numpy_state["state"])},
             "random": list(random.getstate()),
             "seconds": time.perf_counter() - self._begun,
         }
@@ -96,3 +95,12 @@ class FirstTask(SupervisedPlugin):  # type: ignore[misc]
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
+
+
+def _as_list(state: dict[str, Any]) -> dict[str, Any]:
+    """numpy's state without an array, which a safe `torch.load` would refuse."""
+    return {**state, "key": state["key"].tolist()}
+
+
+def _as_array(state: dict[str, Any]) -> dict[str, Any]:
+    return {**state, "key": np.array(state["key"], dtype=np.uint32)}

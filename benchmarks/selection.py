@@ -73,13 +73,13 @@ def choose(results: Iterable[Result], way: str) -> dict[str, Choice]:
 
 
 def first_phase(sweep: Sweep) -> list[RunConfig]:
-    """What can be run at once: runs with nothing to choose, and the grid for the seeds on which strengths are chosen."""
+    """What can be run at once: runs with nothing to choose, and the grid for the seeds that choose."""
     several = {run.key for run in tunable(sweep.runs)}
     return [run for run in sweep.runs if run.key not in several or run.seed in sweep.select_seeds]
 
 
 def second_phase(sweep: Sweep, results: Sequence[Result]) -> tuple[list[RunConfig], list[RunConfig]]:
-    """The runs of the chosen strengths with the seeds that are left; and one run of every group for which none could be chosen.
+    """The runs of the chosen strengths with the seeds that are left; and one run of every group that stays open.
 
     A strength is chosen among all of the grid's, so a group with a run missing stays open.
     """
@@ -92,6 +92,8 @@ def second_phase(sweep: Sweep, results: Sequence[Result]) -> tuple[list[RunConfi
     chosen = []
     for run in wanted.values():
         key = group_key(run.to_dict())
-        if run.key not in of_grid and key not in open_groups and any(choices[key].strength == run.strength for choices in ways):
+        if run.key in of_grid or key in open_groups:
+            continue
+        if any(choices[key].strength == run.strength for choices in ways):
             chosen.append(run)
     return chosen, list(open_groups.values())

@@ -87,17 +87,17 @@ def _setting_section(setting: Setting) -> Section:
 
 
 def several(setting: Setting) -> list[MethodRuns]:
-    """Methods that were run with several strengths on test data."""
-    return [method for method in setting.methods if len(method.test) > 1]
+    """Methods that were run with several strengths."""
+    return [method for method in setting.methods if len(method.by_strength) > 1]
 
 
 def introduction(results: Sequence[Result]) -> str:
     """How much stands behind the report, and what made it."""
-    test = sum(result["config"]["evaluate_on"] == "test" for result in results)
     names = ("torch", "avalanche-lib", "avalanche-rewc")
     used = [f"{n} {', '.join(sorted({str(r['versions'].get(n)) for r in results}))}" for n in names]
     return (
-        f"{len(results)} runs, {test} of them on test data and {len(results) - test} on held-out training data. "
+        f"{len(results)} runs. Average accuracy is the mean over tasks; where a strength is chosen on validation data, "
+        "every method is trained without the held-out share of the training samples. "
         "Single head, no task labels at test time, no stored samples except for joint and cumulative. "
         f"Made with {'; '.join(used)}."
     )

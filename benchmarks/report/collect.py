@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ from benchmarks.selection import Choice, choose, group_key
 from benchmarks.streams import STREAMS, find_stream
 
 Result = dict[str, Any]
-OF_METHOD = ("method", "options", "strength", "seed", "evaluate_on", "validation", "fisher_layer")
+OF_METHOD = ("method", "options", "strength", "seed", "validation", "fisher_layer")
 """Settings that tell methods and their runs apart; what is left is common to a table."""
 
 
@@ -46,8 +47,7 @@ class MethodRuns:
     name: str
     label: str
     """The name, with the options that are not the usual ones."""
-    test: dict[float | None, list[Result]] = field(default_factory=lambda: defaultdict(list))
-    valid: dict[float | None, list[Result]] = field(default_factory=lambda: defaultdict(list))
+    by_strength: dict[float | None, list[Result]] = field(default_factory=lambda: defaultdict(list))
     chosen: Choice | None = None
     """By validation."""
     best: Choice | None = None
@@ -61,21 +61,21 @@ class MethodRuns:
     @property
     def honest_strength(self) -> float | None:
         """Chosen on validation data, or the only one tried."""
-        return self.chosen.strength if self.chosen else next(iter(self.test), None)
+        return self.chosen.strength if self.chosen else next(iter(self.by_strength), None)
 
     def runs(self, way: str) -> list[Result]:
-        """The test runs that stand for the method; none if its strength was not chosen this way.
+        """The runs that stand for the method; none if its strength was not chosen this way.
 
         Args:
             way: "validation" or "test".
         """
         if self.symbol is None:
-            return self.test.get(None, [])
+            return self.by_strength.get(None, [])
         if way == "test":
-            return self.test[self.best.strength] if self.best else []
-        if self.chosen is None and len(self.test) != 1:
+            return self.by_strength[self.best.strength] if self.best else []
+        if self.chosen is None and len(self.by_strength) != 1:
             return []
-        return self.test.get(self.honest_strength, [])
+        return self.by_strength.get(self.honest_strength, [])
 
 
 @dataclass
@@ -135,17 +135,13 @@ def collect(results: Iterable[Result]) -> list[Setting]:
         settings[where] = common
         group = group_key(config)
         if group not in methods[where]:
-            runs = MethodRuns(config["method"], _label(config))
-            runs.chosen = ways["validation"].get(group)
-            methods[where][group] = runs
-        by_strength = getattr(methods[where][group], config["evaluate_on"])
-        by_strength[config["strength"]].append(result)
+            methods[where][group] = MethodRuns(config["method"], _label(config))
+        methods[where][group].by_strength[config["strength"]].append(result)
     for groups in methods.values():
+        _refuse_mixture(groups.values())
         for group, runs in groups.items():
-            _refuse_mixture(runs)
-            whole = max((len(found) for found in runs.test.values()), default=0)
-            if sum(len(found) == whole for found in runs.test.values()) > 1:  # else there was nothing to choose
-                runs.best = ways["test"].get(group)
+            if len(runs.by_strength) > 1:  # else there was nothing to choose
+                runs.chosen, runs.best = (ways[way].get(group) for way in ("validation", "test"))
     streams = list(STREAMS)
     found = [
         Setting(common, sorted(methods[where].values(), key=_method_order))
@@ -154,15 +150,18 @@ def collect(results: Iterable[Result]) -> list[Setting]:
     return sorted(found, key=lambda s: (streams.index(s.stream), s.tasks, s.title))
 
 
-def _refuse_mixture(runs: MethodRuns) -> None:
+def _refuse_mixture(methods: Iterable[MethodRuns]) -> None:
     """Runs that held out different shares of the data are not the same experiment."""
-    for kind, found in (("validation", runs.valid), ("test", runs.test)):
-        shares = sorted({result["config"]["validation"] for results in found.values() for result in results})
-        if len(shares) > 1:
-            raise UserError(
-                f"{kind} runs of {runs.label} held out different shares of the training data "
-                f"({', '.join(f'{share:g}' for share in shares)}); keep them in folders of their own"
-            )
+    shares: dict[float, str] = {}
+    for method in methods:
+        for result in itertools.chain(*method.by_strength.values()):
+            shares.setdefault(result["config"]["validation"], method.label)
+    if len(shares) > 1:
+        raise UserError(
+            "runs of one table held out different shares of the training data "
+            f"({', '.join(f'{share:g}: {label}' for share, label in sorted(shares.items()))}); "
+            "keep them in folders of their own"
+        )
 
 
 def over_seeds(runs: Iterable[Result], number: Callable[[Result], float | None]) -> Value | None:

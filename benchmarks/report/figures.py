@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.fisher import unpack
-from benchmarks.report.collect import MethodRuns, Setting, Value
+from benchmarks.report.collect import MethodRuns, Result, Setting, Value
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444", "#8B5E3C", "#7A3E9D", "#99A800")
 """Told apart by colour-blind readers too; markers help beyond that."""
@@ -64,16 +64,16 @@ def trade_off(setting: Setting) -> Figure | None:
     """Accuracy on the first task against the last one as λ (or α) varies: one curve per method, one point per value."""
     if setting.tasks < 2:
         return None
-    where = "test" if any(len(m.test) > 1 for m in setting.methods) else "valid"
+    held_out = all(run["validation"] for m in setting.methods for runs in m.by_strength.values() for run in runs)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
         axis = figure.subplots()
         for method in setting.methods:
-            runs = getattr(method, where)
+            runs = method.by_strength
             if len(runs) > 1:
-                strengths = sorted(runs)
+                strengths = sorted(s for s in runs if s is not None)
                 first, last = (
-                    [100 * fmean(run["accuracy"][-1][task] for run in runs[s]) for s in strengths]
+                    [100 * fmean(_final(run, held_out)[task] for run in runs[s]) for s in strengths]
                     for task in (0, setting.tasks - 1)
                 )
                 axis.plot(first, last, label=method.label, markersize=5, **style_of(setting, method))
@@ -82,12 +82,18 @@ def trade_off(setting: Setting) -> Figure | None:
                     axis.annotate(text, point, xytext=(4, 4), textcoords="offset points", fontsize=8, color="#555")
         if not axis.lines:
             return None
-        data = "test data" if where == "test" else "validation data"
+        data = "validation data" if held_out else "test data"
         axis.set_xlabel(f"accuracy on task 1 at the end, % ({data})")
         axis.set_ylabel(f"accuracy on task {setting.tasks} at the end, %")
         axis.set_title(f"{setting.title}: as the strength varies")
         _legend_below(figure, axis)
         return figure
+
+
+def _final(run: Result, held_out: bool) -> list[float]:
+    """The last row of the accuracy matrix."""
+    row: list[float] = (run["validation"] if held_out else run)["accuracy"][-1]
+    return row
 
 
 def matrices(setting: Setting, way: str) -> Figure | None:
@@ -127,7 +133,7 @@ def fisher_maps(setting: Setting) -> Figure | None:
     """Heat-maps of a layer's Fisher before and after rotation, with the kept energy: one row per method."""
     shown = []
     for method in setting.methods:
-        runs = [run for group in method.test.values() for run in group if run.get("fisher")]
+        runs = [run for group in method.by_strength.values() for run in group if run.get("fisher")]
         if runs:
             shown.append((method, runs))
     if not shown:

@@ -40,8 +40,7 @@ def how(setting: Setting, way: str) -> str:
     """How the strengths in a table of this setting came about."""
     if way == "validation" and not any(m.chosen for m in setting.methods):
         return FIXED
-    once = way == "validation" and all(len(m.test) <= 1 for m in setting.methods)
-    return WAYS[way] + ("; test data evaluated once, with the chosen value" if once else "")
+    return WAYS[way]
 
 
 def comparison(setting: Setting, way: str) -> Table | None:
@@ -85,17 +84,17 @@ def by_strength(setting: Setting) -> Table | None:
     """Table I: both tasks at every λ, for the methods of the EWC family that were run with several on test data."""
     if setting.tasks != 2:
         return None
-    methods = [m for m in setting.methods if m.symbol == "λ" and len(m.test) > 1]
+    methods = [m for m in setting.methods if m.symbol == "λ" and len(m.by_strength) > 1]
     if not methods:
         return None
-    methods = [m for m in setting.methods if m.symbol is None and m.name == "naive" and m.test] + methods
-    strengths = sorted({s for m in methods for s in m.test if s is not None})
+    methods = [m for m in setting.methods if m.symbol is None and m.name == "naive" and m.by_strength] + methods
+    strengths = sorted({s for m in methods for s in m.by_strength if s is not None})
     rows = []
     for method in methods:
         row = [method.label]
         printed = paper.TABLE_1.get(method.label, {}) if setting.stream == "mnist" else {}
         for strength in strengths:
-            runs = method.test.get(strength if method.symbol else None, [])
+            runs = method.by_strength.get(strength if method.symbol else None, [])
             cell = " / ".join(percent(over_seeds(runs, final_accuracy(task))) for task in range(2))
             best = method.best is not None and strength == method.best.strength
             theirs = printed.get(strength)
@@ -104,6 +103,8 @@ def by_strength(setting: Setting) -> Table | None:
     note = (
         "Task 1 / task 2 after both, on test data, in %; bold: best average of the row (the paper's way of choosing)."
     )
+    seeds = {len(runs) for method in methods for runs in method.by_strength.values()}
+    note += f" Over {min(seeds)} to {max(seeds)} seeds: the chosen λ were run with all." if len(seeds) > 1 else ""
     note += " In brackets: the paper." if setting.stream == "mnist" else ""
     return Table(f"{setting.title}: every λ", ["method", *(f"λ = {s:g}" for s in strengths)], rows, note)
 
@@ -166,7 +167,7 @@ def fisher_energy(setting: Setting) -> Table | None:
     """The share of the Fisher's energy on the diagonal, for every method with a kept matrix."""
     rows = []
     for method in setting.methods:
-        runs = [run for group in method.test.values() for run in group if run.get("fisher")]
+        runs = [run for group in method.by_strength.values() for run in group if run.get("fisher")]
         if runs:
             kept = [Value.of([run["fisher"][name] for run in runs]) for name in ("kept_before", "kept_after")]
             rows.append([method.label, *map(percent, kept), str(len(runs))])

@@ -46,7 +46,6 @@ def test_variants_come_in_any_order_and_set_what_they_say():
         ({"epoch": 3}, "'epochs'"),
         ({"loss": "cross-entrop"}, "'cross-entropy'"),
         ({"epochs": 0}, "epochs=0"),
-        ({"evaluate_on": "valid"}, "validation share"),
         ({"model": {"hiden": [3]}}, "'hidden'"),
     ],
 )
@@ -73,7 +72,6 @@ def test_the_key_is_of_everything_and_of_nothing_else():
         config("rewc", 100, loss="cross-entropy"),
         config("rewc", 100, options={"samples_per_class": 5}),
         config("rewc", 100, validation=0.1),
-        config("rewc", 100, validation=0.1, evaluate_on="valid"),
         config("rewc", 100, n_experiences=5),
     ]
     assert len({run.key, *(other.key for other in others)}) == len(others) + 1
@@ -132,7 +130,7 @@ def test_wrong_sweep_files_are_refused(content, hint):
         ({"grid": [{"methods": ["naive"]}], "select": []}, "select is empty"),
         ({"grid": [{"methods": ["naive"]}], "settings": "a"}, "settings = 'a' must be a table"),
         ({"grid": [{"methods": ["naive"]}], "settings": {"seed": 1}}, "give seeds of the sweep"),
-        ({"grid": [{"methods": ["naive"]}], "settings": {"evaluate_on": "valid"}}, "give select of the sweep"),
+        ({"grid": [{"methods": ["naive"]}], "settings": {"validation": 0.2}}, "give validation of the sweep"),
         ({"grid": [{"methods": ["naive"]}], "settings": {"lr_drop_epoch": "a"}}, "lr_drop_epoch='a'"),
     ],
 )

@@ -19,8 +19,12 @@ def test_the_table_s_averages_are_the_results_own():
     results = ResultStore(readme.RESULTS).results()
     text = readme.README.read_text(encoding="utf-8")
     for method in ("naive", "ewc", "rewc-none", "rewc", "lwf", "joint"):
-        on_test = [r for r in results if r["config"]["method"] == method and r["config"]["evaluate_on"] == "test"]
-        assert len(on_test) == 5
-        mean = 100 * sum(r["average_accuracy"] for r in on_test) / 5
+        mine = [r for r in results if r["config"]["method"] == method]
+        held_out = {}
+        for r in mine:
+            held_out.setdefault(r["config"]["strength"], []).append(r["validation"]["average_accuracy"])
+        chosen = max(held_out, key=lambda strength: sum(held_out[strength]))
+        assert all(len(scores) == 5 for scores in held_out.values())
+        mean = 100 * sum(r["average_accuracy"] for r in mine if r["config"]["strength"] == chosen) / 5
         (row,) = re.findall(rf"^\| {method} \|.*$", text, re.MULTILINE)
         assert f"| {mean:.1f} ±" in row

@@ -13,19 +13,18 @@ from benchmarks.report.build import make_sections, write_report
 from benchmarks.report.collect import Value, collect
 from benchmarks.report.page import markdown_table
 from benchmarks.report.tables import by_strength, comparison, percent, task_by_task, two_tasks
-from benchmarks.selection import on_validation
 from benchmarks.store import ResultStore
 from tests.benchmarks.small import config
 
 
-def result(run, accuracy):
-    """A result file's content, with an accuracy matrix of our own."""
+def result(run, accuracy, valid=None):
+    """A result file's content, with accuracy matrices of our own for test and held-out samples."""
     last = accuracy[-1]
     averages = [fmean(row[: k + 1]) if None not in row[: k + 1] else None for k, row in enumerate(accuracy)]
     known = None not in (row[0] for row in accuracy)
     forgetting = fmean(accuracy[t][t] - last[t] for t in range(len(last) - 1)) if known and len(last) > 1 else None
     return {
-        "schema": 1,
+        "schema": 2,
         "status": "done",
         "key": run.key,
         "config": run.to_dict(),
@@ -33,6 +32,7 @@ def result(run, accuracy):
         "average_accuracies": averages,
         "average_accuracy": averages[-1],
         "forgetting": forgetting,
+        "validation": valid and {"accuracy": valid, "average_accuracy": fmean(valid[-1])},
         "seconds": {"total": 2.0 + run.seed},
         "versions": {"torch": "2", "avalanche-lib": "0.6.0", "avalanche-rewc": "0"},
         "fisher": None,
@@ -44,7 +44,7 @@ def two(first, second):
 
 
 def mnist(method, strength=None, **settings):
-    return config(method, strength, stream="mnist", epochs=5, **settings)
+    return config(method, strength, stream="mnist", epochs=5, validation=0.1, **settings)
 
 
 @pytest.fixture
@@ -56,8 +56,7 @@ def results():
         for strength, valid, test in ((1, 0.5, 0.5), (10, 0.8, 0.7), (100, 0.6, 0.85)):
             for seed in (0, 1):
                 run = mnist(method, strength, seed=seed)
-                found.append(result(on_validation(run, 0.1), two(valid + bonus, 0.9)))
-                found.append(result(run, two(test + bonus + seed / 50, 0.9)))
+                found.append(result(run, two(test + bonus + seed / 50, 0.9), two(valid + bonus, 0.9)))
     return found
 
 
@@ -93,14 +92,12 @@ def test_the_paper_s_way_is_another_table_and_says_so(results):
     assert row(table, "rewc")[1] == "λ = 100*"
     assert "best on test data" in table.note
     assert "paper's way" in table.title
-    held_out = [r for r in results if r["config"]["evaluate_on"] == "valid"]
-    (setting,) = collect([*held_out, *(r for r in results if r["config"]["strength"] in (None, 10.0))])
-    assert comparison(setting, "test") is None, "with one strength on test data nothing was chosen there"
-    assert row(comparison(setting, "validation"), "rewc")[1] == "λ = 10"
+    (setting,) = collect(r for r in results if r["config"]["strength"] in (None, 10.0))
+    assert comparison(setting, "test") is None, "with one strength nothing was chosen"
 
 
 def test_nothing_is_reported_as_chosen_on_validation_without_validation_runs(results):
-    (setting,) = collect([r for r in results if r["config"]["evaluate_on"] == "test"])
+    (setting,) = collect({**r, "validation": None} for r in results)
     assert comparison(setting, "validation") is None
     assert comparison(setting, "test") is not None
 
@@ -226,6 +223,6 @@ def test_the_paper_s_averages_are_those_of_its_tasks():
 
 
 def test_runs_that_held_out_different_shares_are_not_mixed():
-    results = [execute(config(validation=share, evaluate_on="valid")) for share in (0.1, 0.2)]
-    with pytest.raises(UserError, match=r"held out different shares of the training data \(0\.1, 0\.2\)"):
+    results = [execute(config(validation=share)) for share in (0.1, 0.2)]
+    with pytest.raises(UserError, match=r"held out different shares of the training data \(0\.1: naive, 0\.2: naive\)"):
         collect(results)
