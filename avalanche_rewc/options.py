@@ -27,6 +27,7 @@ class Options:
     decay_factor: float | None
     basis: str | BasisFunction
     seed: int | None
+    normalize: bool
 
     def __post_init__(self) -> None:
         """Raise a ValueError that names the option and what it may be."""
@@ -39,6 +40,8 @@ class Options:
         if not callable(self.basis):
             one_of("basis", self.basis, (*BASES, *RANDOM_BASES), " or a function of the two factors")
         whole_number("samples_per_class", self.samples_per_class, 1, "for every sample")
+        if not isinstance(self.normalize, bool):
+            raise ValueError(f"normalize={self.normalize!r} must be True or False")
         whole_number("seed", self.seed, 0, "to follow torch's initial seed")
         if self.mode == "online":
             if self.decay_factor is None:

@@ -56,6 +56,9 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         basis: from the two factors to the two bases: "eigen", or for ablations "identity", "input_only",
             "output_only", "authors", "printed", "random", "random_input", "random_output", or a function
             (input_factor, output_factor) -> (input_basis, output_basis).
+        normalize: divide the importances by their sum, the trace of the Fisher. A well-trained network is certain of
+            its samples and its Fisher is tiny, by how much depends on epochs, data, loss and `fisher`; divided by the
+            trace, the same λ serves all of them. False: the paper's penalty, whose λ has to be found each time.
         seed: of the draws of samples and labels. The global generators are neither used nor changed. None: derived
             from torch's initial seed, so that `torch.manual_seed` at the top of a script is enough.
 
@@ -76,12 +79,13 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         mode: Mode = "last",
         decay_factor: float | None = None,
         basis: str | BasisFunction = "eigen",
+        normalize: bool = True,
         seed: int | None = None,
     ) -> None:
         """See the class."""
         super().__init__()
         self.options = Options(
-            ewc_lambda, layers, conv_basis, space, fisher, samples_per_class, mode, decay_factor, basis, seed
+            ewc_lambda, layers, conv_basis, space, fisher, samples_per_class, mode, decay_factor, basis, seed, normalize
         )
         self.memories: list[Memory] = []
         """What is remembered, oldest first; one entry at most unless `mode="separate"`."""
@@ -165,6 +169,7 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
             generator=generator,
             earlier=self.memories[-1] if online else None,
             decay=self.options.decay_factor or 0.0,
+            normalize=self.options.normalize,
         )
         if self.options.mode != "online":
             memory.factors.clear()

@@ -39,6 +39,7 @@ class REWC(SupervisedTemplate):  # type: ignore[misc]
         mode: Mode = "last",
         decay_factor: float | None = None,
         basis: str | BasisFunction = "eigen",
+        normalize: bool = True,
         seed: int | None = None,
         train_mb_size: int = 1,
         train_epochs: int = 1,
@@ -64,6 +65,7 @@ class REWC(SupervisedTemplate):  # type: ignore[misc]
             mode=mode,
             decay_factor=decay_factor,
             basis=basis,
+            normalize=normalize,
             seed=seed,
         )
         super().__init__(

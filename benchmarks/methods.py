@@ -22,8 +22,9 @@ REWC_DEFAULTS: dict[str, Any] = {
     "mode": "last",
     "decay_factor": None,
     "basis": "eigen",
+    "normalize": True,
 }
-"""The paper's R-EWC. Written out, so that a change of the library's defaults does not change what a name means."""
+"""The paper's R-EWC, but for the scale of λ. Written out, so that a change of the library's defaults does not change what a name means."""
 
 ONLINE_DECAY = 0.9
 
@@ -40,6 +41,7 @@ class Family:
 
 
 REWC_SUFFIXES: dict[str, dict[str, Any]] = {
+    "raw": {"normalize": False},
     "patch": {"conv_basis": "patch"},
     "exact": {"fisher": "exact"},
     "empirical": {"fisher": "empirical"},
@@ -55,7 +57,7 @@ REWC_SUFFIXES: dict[str, dict[str, Any]] = {
     "output-only": {"basis": "output_only"},
     "identity": {"basis": "identity"},
 }
-ESTIMATE_SUFFIXES = {name: REWC_SUFFIXES[name] for name in ("exact", "empirical", "original", "separate", "online")}
+ESTIMATE_SUFFIXES = {name: REWC_SUFFIXES[name] for name in ("raw", "exact", "empirical", "original", "separate", "online")}
 
 
 def _rewc(description: str, layers: str, suffixes: Mapping[str, Mapping[str, Any]] = REWC_SUFFIXES) -> Family:

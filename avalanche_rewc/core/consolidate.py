@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -36,6 +37,7 @@ def consolidate(
     generator: torch.Generator | None = None,
     earlier: Memory | None = None,
     decay: float = 0.0,
+    normalize: bool = True,
 ) -> Memory:
     """Estimate factors, bases and the diagonal Fisher of a plain (merged) model.
 
@@ -45,6 +47,8 @@ def consolidate(
         generator: for the labels of the sampled Fisher, on the CPU.
         earlier, decay: for online EWC. Factors are `decay · earlier + new`, bases come from those, and so do
             importances, the earlier ones being spread over the new coordinates.
+        normalize: let the penalty divide the importances by their sum, the trace of the Fisher. It is the same in all
+            bases, and small for a model that is certain of its samples, by many orders of magnitude.
 
     The model's modes, gradients and `requires_grad` are left as they were. Cost: two forward passes, two backward
     passes per signal without weight gradients, one eigendecomposition per side of a rotated layer.
@@ -70,6 +74,7 @@ def consolidate(
             rotations = {name: _bases(basis, name, *pair) for name, pair in memory.factors.items()}
         importances = estimation.diagonal(rotations)
     parameters = dict(model.named_parameters())
+    memory.scale = _scale(importances) if normalize else 1.0
     before = grow(earlier, parameters) if earlier is not None else Memory()
     for name, importance in importances.items():
         parameter = parameters[name].detach()
@@ -80,9 +85,24 @@ def consolidate(
             memory.anchors[name] = parameter.clone()
         if name in before.importances:
             old = spread(before.importances[name], before.rotations.get(name), rotations.get(name))
-            importance = importance + decay * old.to(importance)
+            importance = importance + decay * before.scale / memory.scale * old.to(importance)
         memory.importances[name] = importance.to(parameter)
     return memory
+
+
+def _scale(importances: dict[str, Tensor]) -> float:
+    """`1 / Σ F`; 1 with a warning if there is nothing to divide by."""
+    total = sum(float(importance.sum(dtype=torch.float64)) for importance in importances.values())
+    if total > 0:
+        return 1 / total
+    warnings.warn(
+        "the Fisher is zero everywhere: the model is so certain of these samples that no gradient is left in its "
+        "precision, or its logits do not depend on the trainable parameters. Nothing will be protected; stop training "
+        "earlier, or estimate in double precision",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return 1.0
 
 
 @dataclass

@@ -23,6 +23,7 @@ class Memory:
         positions: rows per sample and call at a rotated layer's input and output; they decide the cost of a step.
         factors: input and output factor of the rotated layers, mean over samples.
         entries: what was done to each parameter.
+        scale: of the importances in the penalty, `1 / Σ F` if they are normalised, else 1.
     """
 
     rotations: dict[str, Rotation] = field(default_factory=dict)
@@ -31,6 +32,7 @@ class Memory:
     positions: dict[str, tuple[float, float]] = field(default_factory=dict)
     factors: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
+    scale: float = 1.0
 
 
 def grow(memory: Memory, parameters: Mapping[str, Tensor]) -> Memory:

@@ -73,10 +73,10 @@ class ProtectedTraining:
             rotate_layer(layer.module, layer.rotation, layer.rows)
             if optimizer is not None:
                 change_coordinates(optimizer, layer.parameter, layer.rotation.to_rotated)
-        self._penalty = QuadraticPenalty(ewc_lambda, terms)
+        self._penalty = QuadraticPenalty(ewc_lambda * self.memories[-1].scale, terms)
 
     def penalty(self) -> Tensor:
-        """`λ/2 · Σ F (θ' − θ'*)²`, to be added to the loss.
+        """`λ/2 · Σ F (θ' − θ'*)²` with each memory's F scaled by its `scale`, to be added to the loss.
 
         Raises:
             RuntimeError: training is paused, or the model's parameters are no longer those that are protected.
@@ -101,8 +101,10 @@ class ProtectedTraining:
         coordinates = {parameter_name(layer.name): layer.rotation for layer in self.layers}
         terms = []
         for memory in self.memories:
+            relative = memory.scale / self.memories[-1].scale  # the newest one's scale is in λ
             for name, importance in memory.importances.items():
                 if name in trainable:
+                    importance = importance if relative == 1 else importance * relative
                     here, there = coordinates.get(name), memory.rotations.get(name)
                     step = None if here is there else between(here, there)
                     terms.append(Term(trainable[name], importance, memory.anchors[name], step))
