@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from avalanche.training.plugins import SupervisedPlugin
 
-from benchmarks.config import RunConfig
+from benchmarks.config import SCHEMA, RunConfig
 from benchmarks.machine import Machine, versions
 from benchmarks.methods import find_method
 
@@ -37,7 +37,7 @@ def first_task_path(config: RunConfig, machine: Machine) -> Path | None:
     settings = {name: value for name, value in config.to_dict().items() if name not in APART}
     # The last bits of a number depend on these as well.
     made_by = {**machine.describe(), "torch": versions()["torch"], "library": versions()["avalanche-rewc"]}
-    text = json.dumps([settings, made_by], sort_keys=True)
+    text = json.dumps([SCHEMA, settings, made_by], sort_keys=True)
     return Path(machine.first_tasks) / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.pt"
 
 
