@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from avalanche.core import SupervisedPlugin
+from avalanche.models import IncrementalClassifier
 from torch import nn
 
 from avalanche_rewc.losses import NewClassesBCE
@@ -57,6 +58,36 @@ class SigmoidDistillation(SupervisedPlugin, supports_distributed=False):  # type
         self.teacher = copy.deepcopy(strategy.model).eval().requires_grad_(False)
         classes = set(self.old_classes) | {int(c) for c in strategy.experience.classes_in_this_experience}
         self.old_classes = sorted(classes)
+
+
+class TrainNewOutputsOnly(SupervisedPlugin, supports_distributed=False):  # type: ignore[misc, call-arg]
+    """After the first task nothing but the outputs of new classes is trained: no forgetting by drift, no new features.
+
+    The limit of every penalty as λ grows. What a method gains over it, it gains by still learning. Old outputs are put
+    back after each step: the optimizer's weight decay would move them even without a gradient.
+    """
+
+    def __init__(self) -> None:
+        """See the class."""
+        super().__init__()
+        self.old: dict[nn.Parameter, torch.Tensor] = {}
+
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Freeze; the head has grown by now."""
+        if strategy.clock.train_exp_counter == 0:
+            return
+        heads = [module for module in strategy.model.modules() if isinstance(module, IncrementalClassifier)]
+        new = len(strategy.experience.classes_in_this_experience)
+        strategy.model.requires_grad_(False)
+        for head in heads:
+            head.requires_grad_(True)
+        self.old = {p: p.detach()[:-new].clone() for head in heads for p in head.parameters()}
+
+    def after_update(self, strategy: Any, **kwargs: Any) -> None:
+        """Put the old outputs back."""
+        with torch.no_grad():
+            for parameter, old in self.old.items():
+                parameter[: len(old)] = old
 
 
 class DropLearningRate(SupervisedPlugin, supports_distributed=True):  # type: ignore[misc, call-arg]

@@ -27,7 +27,7 @@ from benchmarks.methods import find_method
 
 APART = ("method", "strength", "options", "fisher_layer")
 """Settings that play no part before the end of the first task."""
-SHARED = ("naive", "ewc", "lwf", "lwf-sigmoid", "rewc-none", "rewc-conv", "rewc-fc", "rewc-all", "rewc")
+SHARED = ("naive", "frozen", "ewc", "lwf", "lwf-sigmoid", "rewc-none", "rewc-conv", "rewc-fc", "rewc-all", "rewc")
 
 
 def first_task_path(config: RunConfig, machine: Machine) -> Path | None:

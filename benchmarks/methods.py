@@ -24,7 +24,8 @@ REWC_DEFAULTS: dict[str, Any] = {
     "basis": "eigen",
     "normalize": True,
 }
-"""The paper's R-EWC, but for the scale of λ. Written out, so that a change of the library's defaults does not change what a name means."""
+"""The paper's R-EWC, but for the scale of λ (`raw` has the paper's). Written out, so that a change of the library's
+defaults does not change what a name means."""
 
 ONLINE_DECAY = 0.9
 
@@ -57,7 +58,8 @@ REWC_SUFFIXES: dict[str, dict[str, Any]] = {
     "output-only": {"basis": "output_only"},
     "identity": {"basis": "identity"},
 }
-ESTIMATE_SUFFIXES = {name: REWC_SUFFIXES[name] for name in ("raw", "exact", "empirical", "original", "separate", "online")}
+NOT_OF_A_BASIS = ("raw", "exact", "empirical", "original", "separate", "online")
+ESTIMATE_SUFFIXES = {name: REWC_SUFFIXES[name] for name in NOT_OF_A_BASIS}
 
 
 def _rewc(description: str, layers: str, suffixes: Mapping[str, Mapping[str, Any]] = REWC_SUFFIXES) -> Family:
@@ -66,6 +68,7 @@ def _rewc(description: str, layers: str, suffixes: Mapping[str, Mapping[str, Any
 
 FAMILIES: dict[str, Family] = {
     "naive": Family("fine-tuning: nothing against forgetting", {}, None),
+    "frozen": Family("after the first task only the outputs of new classes are trained", {}, None),
     "ewc": Family(
         "Avalanche's built-in EWC (squared batch-mean gradients, data labels, no ½)",
         {"mode": "separate", "decay_factor": None},

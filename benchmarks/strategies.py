@@ -14,7 +14,7 @@ from torch import nn
 from avalanche_rewc import REWC
 from avalanche_rewc.losses import NewClassesBCE
 from avalanche_rewc.models import VGG16GlobalPool
-from benchmarks.baselines import DropLearningRate, SeenClassesBCE, SigmoidDistillation
+from benchmarks.baselines import DropLearningRate, SeenClassesBCE, SigmoidDistillation, TrainNewOutputsOnly
 from benchmarks.config import RunConfig
 from benchmarks.expert_gate import ExpertGate
 from benchmarks.methods import find_method
@@ -98,6 +98,12 @@ def _naive(parts: Parts) -> SupervisedTemplate:
     return Naive(**parts.whole())
 
 
+def _frozen(parts: Parts) -> SupervisedTemplate:
+    whole = parts.whole()
+    whole["plugins"] = [*whole["plugins"], TrainNewOutputsOnly()]
+    return Naive(**whole)
+
+
 def _ewc(parts: Parts) -> SupervisedTemplate:
     return EWC(ewc_lambda=parts.config.strength, **parts.config.options, **parts.whole())
 
@@ -140,6 +146,7 @@ def _cumulative(parts: Parts) -> SupervisedTemplate:
 
 BUILDERS: dict[str, Callable[[Parts], SupervisedTemplate]] = {
     "naive": _naive,
+    "frozen": _frozen,
     "ewc": _ewc,
     "rewc-none": _rewc,
     "rewc-conv": _rewc,

@@ -11,7 +11,7 @@ from avalanche.training.plugins import LwFPlugin
 from torch import nn
 
 from avalanche_rewc import REWC, REWCPlugin
-from avalanche_rewc.core import is_rotated
+from avalanche_rewc.core import is_rotated, signals
 from tests import oracle
 from tests.toy import Growing, blob_stream, settings
 
@@ -100,7 +100,7 @@ class HandWrittenEWC:
 
 
 def test_layers_none_is_diagonal_ewc():
-    ours, _ = train(REWC, ewc_lambda=20.0, layers="none", fisher="exact", samples_per_class=None)
+    ours, _ = train(REWC, ewc_lambda=20.0, layers="none", fisher="exact", samples_per_class=None, normalize=False)
     reference, _ = train(lambda **kwargs: Naive(**kwargs, plugins=[HandWrittenEWC(20.0)]))
     assert_same(ours, reference, 1e-8)
 
@@ -131,7 +131,8 @@ def test_the_penalty_is_really_there():
             leaves = {n: p.detach().clone().requires_grad_() for n, p in strategy.model.named_parameters()}
             for name, leaf in leaves.items():
                 if name in memory.importances:
-                    expected = expected + 50 / 2 * (memory.importances[name] * (leaf - memory.anchors[name]) ** 2).sum()
+                    squares = memory.importances[name] * (leaf - memory.anchors[name]) ** 2
+                    expected = expected + 50 / 2 * memory.scale * squares.sum()
             assert penalty == pytest.approx(float(expected.detach()), rel=1e-4, abs=1e-6)
             parameters = dict(strategy.model.named_parameters())
             ours = torch.autograd.grad(self._training.penalty(), list(parameters.values()))
@@ -305,6 +306,37 @@ def test_memory_does_not_grow_except_in_separate_mode():
         assert len(strategy.rewc.memories) == expected
 
 
+@pytest.mark.parametrize("mode", [{}, {"mode": "separate"}, {"mode": "online", "decay_factor": 0.5}])
+@pytest.mark.parametrize("space", ["rotated", "original"])
+def test_normalised_the_penalty_does_not_depend_on_the_size_of_the_fisher(mode, space, monkeypatch):
+    """A Fisher ten thousand times as large changes nothing; without `normalize` it would."""
+    options = {"ewc_lambda": 3.0, "fisher": "exact", "space": space, **mode}
+    before, _ = train(REWC, **options)
+    raw, _ = train(REWC, normalize=False, **options)
+    original = signals.exact_signals
+    monkeypatch.setattr(signals, "exact_signals", lambda logits: 100 * original(logits))
+    after, _ = train(REWC, **options)
+    assert_same(before, after, 1e-9)
+    with pytest.raises(AssertionError):
+        assert_same(raw, train(REWC, normalize=False, **options)[0], 1e-9)
+
+
+def test_normalised_importances_sum_to_one_in_every_memory():
+    strategy = REWC(ewc_lambda=1.0, mode="separate", **settings(Growing().double()))
+    for experience in blob_stream().train_stream:
+        strategy.train(experience)
+    for memory in strategy.rewc.memories:
+        assert memory.scale * sum(float(v.sum()) for v in memory.importances.values()) == pytest.approx(1)
+
+
+def test_a_fisher_of_nothing_but_zeros_is_told(monkeypatch):
+    monkeypatch.setattr(signals, "exact_signals", lambda logits: torch.zeros(1, *logits.shape, dtype=logits.dtype))
+    strategy = REWC(ewc_lambda=1.0, fisher="exact", **settings(Growing().double()))
+    with pytest.warns(RuntimeWarning, match="the Fisher is zero everywhere"):
+        strategy.train(blob_stream().train_stream[0])
+    assert strategy.rewc.memories[-1].scale == 1
+
+
 def test_online_importances_are_a_decaying_sum():
     """With nothing rotated: decay · old + new, new rows of the head starting from nothing."""
     runs = {}
@@ -316,6 +348,7 @@ def test_online_importances_are_a_decaying_sum():
             fisher="exact",
             mode="online",
             decay_factor=decay,
+            normalize=False,
             **settings(Growing().double()),
         )
         history = []

@@ -9,6 +9,7 @@ from tests.benchmarks.small import comparable, config
 
 RUNS = [
     config("naive"),
+    config("frozen"),
     config("ewc", 100.0),  # draws from the global generator after training
     config("rewc-none", 10.0),
     config("rewc", 10.0),
