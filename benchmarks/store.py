@@ -16,6 +16,7 @@ from benchmarks.names import UserError
 
 Result = dict[str, Any]
 FAILED = ".failed.json"
+PACKED = ".jsonl"
 TEMPORARY = ".writing-"
 STALE_SECONDS = 600.0
 """A half-written file this old was left by a process that was killed."""
@@ -85,22 +86,49 @@ class ResultStore:
 
 def read_result(path: Path) -> Result:
     """One result file; an error says which file is damaged."""
+    return _parse(path, _text(path))
+
+
+def read_packed(path: Path) -> list[Result]:
+    """The results in a packed file."""
+    return [_parse(path, line) for line in _text(path).splitlines()]
+
+
+def write_packed(results: Iterable[Result], path: Path) -> None:
+    """Many results as one file, a line for each, in the order of their keys: what is kept beside the code."""
+    lines = sorted((result["key"], json.dumps(result, ensure_ascii=False)) for result in results)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for _, line in lines), encoding="utf-8")
+
+
+def _text(path: Path) -> str:
     try:
-        result: Result = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise _damaged(path, error) from error
+
+
+def _parse(path: Path, text: str) -> Result:
+    try:
+        result: Result = json.loads(text)
         schema = result["schema"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is not a result file ({error!r}): remove it and start the sweep again") from error
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise _damaged(path, error) from error
     if schema != SCHEMA:
         raise UserError(f"{path} has results of format {schema}, this version reads {SCHEMA}: use another folder")
     return result
 
 
-def read_folders(folders: Iterable[str | Path]) -> list[Result]:
-    """The results of several folders; a run found twice counts once."""
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is not a result file ({error!r}): remove it and start the sweep again")
+
+
+def read_folders(places: Iterable[str | Path]) -> list[Result]:
+    """The results of several folders or packed files; a run found twice counts once."""
     found: dict[str, Result] = {}
-    for folder in folders:
-        if not Path(folder).is_dir():
-            raise UserError(f"{folder} is not a folder with results")
-        for result in ResultStore(folder).results():
+    for place in map(Path, places):
+        if not place.is_dir() and not (place.is_file() and place.suffix == PACKED):
+            raise UserError(f"{place} is neither a folder with results nor a {PACKED} file of them")
+        for result in ResultStore(place).results() if place.is_dir() else read_packed(place):
             found.setdefault(result["key"], result)
     return list(found.values())

@@ -92,7 +92,7 @@ def by_strength(setting: Setting) -> Table | None:
     rows = []
     for method in methods:
         row = [method.label]
-        printed = paper.TABLE_1.get(method.label, {}) if setting.stream == "mnist" else {}
+        printed = paper.TABLE_1.get(paper.name_of(method.label), {}) if setting.stream == "mnist" else {}
         for strength in strengths:
             runs = method.by_strength.get(strength if method.symbol else None, [])
             cell = " / ".join(percent(over_seeds(runs, final_accuracy(task))) for task in range(2))
@@ -109,12 +109,12 @@ def by_strength(setting: Setting) -> Table | None:
     return Table(f"{setting.title}: every λ", ["method", *(f"λ = {s:g}" for s in strengths)], rows, note)
 
 
-def two_tasks(settings: Sequence[Setting], way: str) -> Table | None:
-    """Table II: EWC against R-EWC on streams of two tasks."""
+def two_tasks(settings: Sequence[Setting], way: str, pair: tuple[str, str] = PAIR) -> Table | None:
+    """Table II: EWC against R-EWC on streams of two tasks; `pair` names the two methods."""
     rows = []
     ways = set()
     for setting in settings:
-        ewc, rewc = (_runs(setting, label, way) for label in PAIR)
+        ewc, rewc = (_runs(setting, label, way) for label in pair)
         if setting.tasks != 2 or not ewc or not rewc:
             continue
         ways.add(how(setting, way))
@@ -132,14 +132,14 @@ def two_tasks(settings: Sequence[Setting], way: str) -> Table | None:
     if not rows:
         return None
     header = ["stream", "EWC (T1 / T2)", "R-EWC (T1 / T2)", "gain", "paper: EWC", "paper: R-EWC"]
-    note = f"EWC is {PAIR[0]}, R-EWC is {PAIR[1]}; average accuracy in %, in brackets both tasks; "
+    note = f"EWC is {pair[0]}, R-EWC is {pair[1]}; average accuracy in %, in brackets both tasks; "
     note += f"{'; or '.join(sorted(ways))}."
     return Table("EWC against R-EWC, two tasks", header, rows, note)
 
 
-def task_by_task(setting: Setting, way: str) -> Table | None:
-    """Table III: every task after every task, EWC / R-EWC."""
-    ewc, rewc = (_runs(setting, label, way) for label in PAIR)
+def task_by_task(setting: Setting, way: str, pair: tuple[str, str] = PAIR) -> Table | None:
+    """Table III: every task after every task, EWC / R-EWC; `pair` names the two methods."""
+    ewc, rewc = (_runs(setting, label, way) for label in pair)
     if setting.tasks < 3 or not ewc or not rewc:
         return None
     printed = paper.TABLE_3.get(paper.SAME_DATA.get(setting.stream, setting.stream), {})

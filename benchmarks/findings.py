@@ -1,0 +1,189 @@
+"""`benchmarks/RESULTS.md` from its template and the result files that are kept in `benchmarks/results`.
+
+python -m benchmarks.findings            # write the page and its figures
+python -m benchmarks.findings --check    # only say whether the page is up to date
+
+The template is prose with calls of the methods of `Findings` in it, such as {{ average("table2", "mnist", 2, "rewc") }}:
+no number of ours is typed by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+from pathlib import Path
+from statistics import fmean
+
+import jinja2
+
+from benchmarks.cli import call
+from benchmarks.names import UserError, unknown
+from benchmarks.report import figures, tables
+from benchmarks.report.collect import Result, Setting, Value, collect, over_seeds
+from benchmarks.report.page import markdown_table
+from benchmarks.store import PACKED, read_packed
+
+HERE = Path(__file__).resolve().parent
+KEPT = HERE / "results"
+TEMPLATE = HERE / "RESULTS.template.md"
+PAGE = HERE / "RESULTS.md"
+FIGURES = HERE.parent / "docs" / "figures"
+HIGHLIGHT = "**"
+
+
+@functools.cache
+def kept(sweep: str) -> tuple[Result, ...]:
+    """The kept results of a sweep."""
+    path = KEPT / f"{sweep}{PACKED}"
+    if not path.is_file():
+        raise unknown("kept sweep", sweep, [p.stem for p in KEPT.glob(f"*{PACKED}")])
+    return tuple(read_packed(path))
+
+
+@functools.cache
+def settings(sweep: str) -> tuple[Setting, ...]:
+    """The settings of a kept sweep."""
+    return tuple(collect(kept(sweep)))
+
+
+class Findings:
+    """What the template can call. `way` is how strengths were chosen: "validation", or "test" for the paper's way."""
+
+    def __init__(self, *, draw: bool) -> None:
+        self.draw = draw
+
+    def setting(self, sweep: str, stream: str, tasks: int, **differs: object) -> Setting:
+        """One stream under one protocol; `differs` picks among several, such as `optimizer="sgd"`."""
+        found = [
+            setting
+            for setting in settings(sweep)
+            if setting.stream == stream
+            and setting.tasks == tasks
+            and all(setting.config[name] == value for name, value in differs.items())
+        ]
+        if len(found) != 1:
+            raise UserError(f"{sweep} has {len(found)} settings with {stream}, {tasks} tasks and {differs}, not one")
+        return found[0]
+
+    def runs(self, setting: Setting, method: str, way: str = "validation") -> list[Result]:
+        """The runs that stand for a method."""
+        found = setting.method(method)
+        if found is None:
+            raise unknown(f"method on {setting.title} called", method, [m.label for m in setting.methods])
+        return found.runs(way)
+
+    def average(
+        self, sweep: str, stream: str, tasks: int, method: str, way: str = "validation", **differs: object
+    ) -> str:
+        """Average accuracy after the last task, mean ± standard deviation over seeds."""
+        runs = self.runs(self.setting(sweep, stream, tasks, **differs), method, way)
+        return tables.percent(over_seeds(runs, lambda run: run["average_accuracy"]))
+
+    def strength(
+        self, sweep: str, stream: str, tasks: int, method: str, way: str = "validation", **differs: object
+    ) -> str:
+        """The chosen λ or α."""
+        runs = self.runs(self.setting(sweep, stream, tasks, **differs), method, way)
+        return f"{runs[0]['config']['strength']:g}"
+
+    def points(
+        self, sweep: str, stream: str, tasks: int, method: str, way: str = "validation", **differs: object
+    ) -> float:
+        """Average accuracy after the last task in per cent, mean over seeds: for comparisons in the template."""
+        runs = self.runs(self.setting(sweep, stream, tasks, **differs), method, way)
+        return 100 * fmean(run["average_accuracy"] for run in runs)
+
+    def gain(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str, way: str = "validation") -> str:
+        """How many points a method is above another: mean ± standard deviation of the differences, seed by seed."""
+        setting = self.setting(sweep, stream, tasks)
+        by_seed = [
+            {run["config"]["seed"]: run["average_accuracy"] for run in self.runs(setting, method, way)}
+            for method in (ours, theirs)
+        ]
+        common = sorted(by_seed[0].keys() & by_seed[1].keys())
+        value = Value.of([by_seed[0][seed] - by_seed[1][seed] for seed in common])
+        return ("+" if value and value.mean >= 0 else "") + tables.percent(value).replace("-", "−")
+
+    def comparison(self, sweep: str, stream: str, tasks: int, way: str = "validation", **differs: object) -> str:
+        """The table of all methods, with the best that stores no data in bold."""
+        table = tables.comparison(self.setting(sweep, stream, tasks, **differs), way)
+        return _shown(table)
+
+    def every_strength(self, sweep: str, stream: str, tasks: int) -> str:
+        """The table of all λ."""
+        return _shown(tables.by_strength(self.setting(sweep, stream, tasks)))
+
+    def two_tasks(self, sweep: str, ours: str, theirs: str, way: str = "validation") -> str:
+        """Table II."""
+        return _shown(tables.two_tasks([s for s in settings(sweep) if s.tasks == 2], way, (theirs, ours)))
+
+    def task_by_task(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str) -> str:
+        """Table III."""
+        return _shown(tables.task_by_task(self.setting(sweep, stream, tasks), "validation", (theirs, ours)))
+
+    def fisher_energy(self, sweep: str, stream: str, **differs: object) -> str:
+        """The table of the Fisher figure."""
+        return _shown(tables.fisher_energy(self.setting(sweep, stream, 1, **differs)))
+
+    def figure(self, kind: str, sweep: str, stream: str, tasks: int, caption: str, **differs: object) -> str:
+        """A figure of `benchmarks.report.figures`, drawn into docs/figures."""
+        setting = self.setting(sweep, stream, tasks, **differs)
+        name = re.sub(r"[^a-z0-9]+", "-", f"{sweep} {setting.title} {kind}".lower()).strip("-")
+        if self.draw:
+            way = ("validation",) if kind in ("accuracy_after_each_task", "matrices") else ()
+            drawn = getattr(figures, kind)(setting, *way)
+            if drawn is None:
+                raise UserError(f"{sweep} has nothing to draw for {kind}")
+            FIGURES.mkdir(parents=True, exist_ok=True)
+            drawn.savefig(FIGURES / f"{name}.png", dpi=110, metadata={"Software": None})
+        return f"![{caption}](../docs/figures/{name}.png)\n\n*{caption}*"
+
+    def made_by(self, sweep: str, minutes_on: int = 2) -> str:
+        """The command that makes a sweep's results again, and how long it takes."""
+        seconds = sum(result["seconds"]["total"] for result in kept(sweep))
+        runs = len(kept(sweep))
+        return (
+            f"`python -m benchmarks.sweep {sweep}`: {runs} runs, {seconds / 60 / minutes_on:.0f} minutes on two cores "
+            "at most (runs that share a first task learn it once)"
+        )
+
+    def versions(self) -> str:
+        """What made the kept results."""
+        names = ("python", "torch", "avalanche-lib", "numpy")
+        everything = [result for path in sorted(KEPT.glob(f"*{PACKED}")) for result in kept(path.stem)]
+        return ", ".join(f"{n} {'/'.join(sorted({str(r['versions'][n]) for r in everything}))}" for n in names)
+
+
+def _shown(table: tables.Table | None) -> str:
+    if table is None:
+        raise UserError("a table of RESULTS.template.md has no results behind it")
+    return f"{markdown_table(table)}\n\n{table.note}"
+
+
+def written(*, draw: bool) -> str:
+    """The page. Undefined names in the template are errors."""
+    findings = Findings(draw=draw)
+    names = [name for name in dir(Findings) if not name.startswith("_")]
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render({name: getattr(findings, name) for name in names})
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.findings", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if the page is out of date")
+    arguments = parser.parse_args(argv)
+    text = written(draw=not arguments.check)
+    if arguments.check:
+        if PAGE.read_text(encoding="utf-8") != text:
+            raise UserError(f"{PAGE.name} is not what template and results say; run python -m benchmarks.findings")
+        return 0
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"written: benchmarks/{PAGE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    call(main)
