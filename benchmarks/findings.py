@@ -3,8 +3,8 @@
 python -m benchmarks.findings            # write the page and its figures
 python -m benchmarks.findings --check    # only say whether the page is up to date
 
-The template is prose with calls of the methods of `Findings` in it, such as {{ average("table2", "mnist", 2, "rewc") }}:
-no number of ours is typed by hand.
+The template is prose with calls of the methods of `Findings` in it, such as
+{{ average("table2", "mnist", 2, "rewc") }}: no number of ours is typed by hand.
 """
 
 from __future__ import annotations
