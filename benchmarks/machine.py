@@ -29,6 +29,8 @@ class Machine:
     threads: int = 1
     first_tasks: str | None = None
     """Folder of networks that have learned the first task, see `benchmarks.first_task`; None: every run learns it."""
+    checkpoints: str | None = None
+    """Folder where runs store what they have learned after each task, to go on from there; None: they do not."""
 
     def prepare(self) -> None:
         """Set torch's threads; refuse a device that is not there before anything is loaded."""
