@@ -45,12 +45,10 @@ def differences(here: Any, there: Any, name: str = "", other: str = "the checkpo
     """In words, where two pieces of plain data differ; `there` is the `other`'s. Of tensors only the shapes count."""
     if isinstance(here, dict) and isinstance(there, dict):
         names = {key: f"{name}: {key}" if name else str(key) for key in [*here, *there]}
-        found = [f"{names[key]} is not in {other}" for key in here if key not in there]
-        found += [f"{names[key]} is in {other} and not here" for key in there if key not in here]
-        for key in here:
-            if key in there:
-                found += differences(here[key], there[key], names[key], other)
-        return found
+        both = [differences(here[key], there[key], names[key], other) for key in here if key in there]
+        found = [line for lines in both for line in lines]
+        found += [f"{names[key]} is not in {other}" for key in here if key not in there]
+        return found + [f"{names[key]} is in {other} and not here" for key in there if key not in here]
     if isinstance(here, Tensor) and isinstance(there, Tensor):
         here, there = (f"a tensor {tuple(value.shape)}" for value in (here, there))
     return [] if here == there else [f"{name} is {here!r} here and {there!r} in {other}"]

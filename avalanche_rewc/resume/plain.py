@@ -81,8 +81,9 @@ def to_data(value: Any, name: str, *, lenient: bool = False) -> Any:
 
 
 def attributes(value: Any, name: str, lenient: bool = False) -> dict[str, Any]:
-    """All attributes of an object, as data."""
-    return {key: to_data(item, f"{name}.{key}", lenient=lenient) for key, item in vars(value).items()}
+    """All attributes of an object that are data, as such."""
+    found = {key: to_data(item, f"{name}.{key}", lenient=lenient) for key, item in vars(value).items()}
+    return {key: item for key, item in found.items() if item is not CONSTANT}
 
 
 def module_state(module: nn.Module, name: str) -> dict[str, Any]:
@@ -135,9 +136,9 @@ class Rebuilder:
     def set_attributes(self, target: Any, data: dict[str, Any], name: str) -> None:
         """Give an object the values its attributes had."""
         for key, item in data.items():
-            if key not in vars(target):
-                raise ValueError(f"{name} has no attribute {key!r} here")
-            setattr(target, key, self.from_data(item, getattr(target, key), f"{name}.{key}"))
+            if key not in vars(target) and hasattr(target, key):
+                raise ValueError(f"{name}.{key} is not a value that can be set")
+            setattr(target, key, self.from_data(item, getattr(target, key, None), f"{name}.{key}"))
 
     def load_module(self, module: nn.Module, data: dict[str, Any], name: str) -> nn.Module:
         """The inverse of `module_state`, into a network of the same shape."""

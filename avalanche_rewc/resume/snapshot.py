@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 from avalanche.evaluation.metrics.amca import AMCAPluginMetric
@@ -126,7 +127,7 @@ def _own_attributes(strategy: Any) -> dict[str, Any]:
     """What a strategy keeps beyond the template; its plug-ins are stored as such."""
     plugins = [id(plugin) for plugin in strategy.plugins]
     own = {key: item for key, item in vars(strategy).items() if key not in TEMPLATE and id(item) not in plugins}
-    return {key: to_data(item, f"strategy {type(strategy).__qualname__}.{key}") for key, item in own.items()}
+    return attributes(SimpleNamespace(**own), f"strategy {type(strategy).__qualname__}")
 
 
 def _metric_state(metric: Any) -> dict[str, Any]:
