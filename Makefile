@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install test lint compare report readme clean
+.PHONY: help install test lint soak compare report readme clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -24,6 +24,9 @@ lint: $(STAMP)
 
 test: lint  ## install, lint, type-check and test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+soak: $(STAMP)  ## the tests with random faults, many times over: an hour or so
+	REWC_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/resume tests/benchmarks/test_sweep.py
 
 compare: $(STAMP)  ## install, then compare R-EWC with EWC, LwF and others on scikit-learn's digits
 	$(BIN)/python -m benchmarks.compare

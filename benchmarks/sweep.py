@@ -55,6 +55,7 @@ def run_configs(
     todo = []
     for config in unique:
         if store.has(config):
+            discard(config, machine)  # a killed sweep may have left them
             tally.already += 1
         elif store.has_failed(config) and not retry_failed:
             tally.failed.append(_read_failure(store, config))

@@ -143,7 +143,7 @@ class Rebuilder:
     def load_module(self, module: nn.Module, data: dict[str, Any], name: str) -> nn.Module:
         """The inverse of `module_state`, into a network of the same shape."""
         state = self.from_data(data["state"], None, name)
-        refuse_differences(f"the state of the {name}", dict(module.state_dict()), state)
+        refuse_differences(f"the state of the {name}", _tensors(module.state_dict()), _tensors(state))
         module.load_state_dict(state)
         frozen, evaluating = set(data["frozen"]), set(data["evaluating"])
         for key, parameter in module.named_parameters():
@@ -189,6 +189,11 @@ class Rebuilder:
             raise ValueError(f"{name} has a state in the checkpoint, and nothing that could take it is there now")
         current.load_state_dict(self.from_data(data["state"], None, name))
         return current
+
+
+def _tensors(state: dict[str, Any]) -> dict[str, Tensor | None]:
+    """What of a state_dict has a shape that must fit; a module's extra state may be anything."""
+    return {key: value if isinstance(value, Tensor) else None for key, value in state.items()}
 
 
 def _is_numpy(value: Any) -> bool:

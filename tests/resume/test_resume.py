@@ -41,6 +41,34 @@ def test_stopped_and_started_again(options, tmp_path):
     assert again == {"numbers": want, "trained": []}
 
 
+class Counting(Growing):
+    """A model with Python state, which torch's own way takes into the state_dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return super().forward(x)
+
+    def get_extra_state(self):
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state):
+        self.calls = state["calls"]
+
+
+def test_extra_state_of_modules_comes_back(tmp_path):
+    for calls in (0, 15):
+        model = Counting()
+        strategy = Naive(**settings(model, train_epochs=3))
+        run = Resumable(strategy, blob_stream(dtype=torch.float32).train_stream[:1], tmp_path)
+        assert model.calls == calls
+        for experience in run:
+            strategy.train(experience)
+
+
 def test_frozen_parts_stay_frozen(tmp_path):
     def run(stop=None):
         benchmark, strategy = build()
