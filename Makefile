@@ -25,8 +25,10 @@ lint: $(STAMP)
 test: lint  ## install, lint, type-check and test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-soak: $(STAMP)  ## the tests with random faults, many times over: an hour or so
-	REWC_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/resume tests/benchmarks/test_sweep.py
+soak: $(STAMP)  ## all tests, the random ones many times over, and a table of the faults (an hour or so)
+	rm -rf runs/faults
+	REWC_SOAK=1 REWC_FAULT_REPORT=runs/faults OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	$(BIN)/python -m benchmarks.faults runs/faults docs/faults.md
 
 compare: $(STAMP)  ## install, then compare R-EWC with EWC, LwF and others on scikit-learn's digits
 	$(BIN)/python -m benchmarks.compare

@@ -61,15 +61,16 @@ def versions() -> dict[str, str | None]:
 
 def _commit() -> str | None:
     """The commit of this clone, marked if files were changed since; None outside a repository."""
+    commit = _git("describe", "--always", "--abbrev=12", "--match=")
+    # `describe --dirty` would lock the index, and a run killed at that moment would leave it locked.
+    changed = _git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no")
+    return f"{commit}-dirty" if commit and changed else commit
+
+
+def _git(*words: str) -> str | None:
     here = Path(__file__).resolve().parent
     try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--dirty", "--match="],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        found = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return commit.stdout.strip() or None if commit.returncode == 0 else None
+    return found.stdout.strip() or None if found.returncode == 0 else None

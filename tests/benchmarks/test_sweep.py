@@ -96,7 +96,7 @@ def test_random_kills_of_workers_and_parents(sweep, tmp_path):
     processes = [start("benchmarks.sweep", *options, LOKY_MAX_CPU_COUNT="1") for _ in range(2)]
     choose, kills = random.Random(0), 0
     wait_for(lambda: finished(out) >= 1, 300)
-    while kills < trials(4, 60) and any(process.poll() is None for process in processes):
+    while kills < trials(3, 60) and any(process.poll() is None for process in processes):
         i = choose.randrange(2)
         if processes[i].poll() is None:
             family = psutil.Process(processes[i].pid)
@@ -122,9 +122,10 @@ def test_random_kills_of_workers_and_parents(sweep, tmp_path):
 def test_a_full_disk_costs_nothing_that_was_stored(sweep, tmp_path):
     """Files cannot grow beyond 1 kB, so that writing a result fails half-way."""
     file, out, runs = sweep
+    runs = [run for run in runs if run.seed == 0]
     run_configs(runs[:1], ResultStore(out), Machine(), jobs=1)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    words = [sys.executable, "-m", "benchmarks.sweep", file, "--out", out, "--jobs", "1"]
+    words = [sys.executable, "-m", "benchmarks.sweep", file, "--out", out, "--jobs", "1", "--seeds", "0"]
     words += ["--checkpoints", tmp_path / "checkpoints", "--first-tasks", tmp_path / "first-tasks"]
     limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *map(str, words)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "LOKY_MAX_CPU_COUNT": "1"}
@@ -132,6 +133,8 @@ def test_a_full_disk_costs_nothing_that_was_stored(sweep, tmp_path):
     assert process.returncode == 2, process.stderr
     assert "Traceback" not in process.stderr
     assert f"results cannot be written to {out} (File too large)" in process.stderr
+    lock = subprocess.run(["git", "rev-parse", "--git-path", "index.lock"], cwd=ROOT, capture_output=True, text=True)
+    assert not lock.stdout or not (ROOT / lock.stdout.strip()).exists(), "the repository is left locked"
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before, "something was lost, or is half-written"
     tally = run_configs(runs, ResultStore(out), Machine(), jobs=1)
     assert (tally.done, tally.already, tally.failed) == (len(runs) - 1, 1, [])
