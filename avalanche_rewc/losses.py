@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from avalanche.core import SupervisedPlugin
 from torch import Tensor
 
+from avalanche_rewc.core.checks import refuse_differences
+
 
 class NewClassesBCE(SupervisedPlugin, supports_distributed=True):  # type: ignore[misc, call-arg]
     """Sigmoid cross-entropy over the logits of the classes that are new in this experience.
@@ -72,6 +74,29 @@ class NewClassesBCE(SupervisedPlugin, supports_distributed=True):  # type: ignor
         self.new_classes = classes - seen or classes
         seen |= classes
         self.training, self._task = True, task
+
+    def state_dict(self) -> dict[str, Any]:
+        """The classes seen, as plain data, to be stored between two experiences."""
+        return {
+            "options": self._options(),
+            "seen": {task: sorted(classes) for task, classes in self.seen.items()},
+            "new_classes": sorted(self.new_classes),
+            "task": self._task,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state.
+
+        Raises:
+            ValueError: it was made with other options; the message says which.
+        """
+        refuse_differences("the state", self._options(), state["options"])
+        self.seen = {task: set(classes) for task, classes in state["seen"].items()}
+        self.new_classes = set(state["new_classes"])
+        self.training, self._task = False, state["task"]
+
+    def _options(self) -> dict[str, Any]:
+        return {"unseen": self.unseen, "reduction": self.reduction}
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """The classes of the experience that were not learned before are the new ones."""

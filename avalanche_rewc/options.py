@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
 
 from avalanche_rewc.core import BASES, BasisFunction, ConvBasis, FisherKind, LayerChoice, RandomBasis, Space
 from avalanche_rewc.core.checks import number, one_of, whole_number
@@ -57,3 +58,15 @@ class Options:
         if self.basis in RANDOM_BASES:
             return RandomBasis(seed, RANDOM_BASES[self.basis])
         return BASES[self.basis]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, to be stored and compared; a function is known by its name."""
+        return {option.name: _plain(getattr(self, option.name)) for option in fields(self)}
+
+
+def _plain(value: Any) -> Any:
+    if callable(value):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    if isinstance(value, Real):  # numpy's numbers too
+        return int(value) if isinstance(value, Integral) else float(value)
+    return value if value is None or isinstance(value, str) else list(value)

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from avalanche.core import SupervisedPlugin
+from avalanche.models import DynamicModule
 from avalanche.training.plugins import EWCPlugin, MASPlugin, RWalkPlugin, SynapticIntelligencePlugin
+from torch import nn
 
 from avalanche_rewc.core import (
     BasisFunction,
@@ -19,6 +21,7 @@ from avalanche_rewc.core import (
     Space,
     consolidate,
 )
+from avalanche_rewc.core.checks import refuse_differences
 from avalanche_rewc.core.selection import select_layers
 from avalanche_rewc.options import Mode, Options
 from avalanche_rewc.report import summary_table
@@ -27,6 +30,8 @@ from avalanche_rewc.sampling import ExperienceBatches, check_experience
 ESTIMATION_BATCH = 32
 """Smallest batch of an estimation, for strategies that train with tiny ones (Avalanche's default is 1)."""
 
+STATE_FORMAT = 1
+"""Of `REWCPlugin.state_dict()`. Raise it when older states no longer mean the same."""
 
 WEIGHT_REGULARISERS = (EWCPlugin, MASPlugin, RWalkPlugin, SynapticIntelligencePlugin)
 
@@ -91,6 +96,7 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         """What is remembered, oldest first; one entry at most unless `mode="separate"`."""
         self._training: ProtectedTraining | None = None
         self._experiences_learned = 0
+        self._check_model = False
 
     @property
     def ewc_lambda(self) -> float:
@@ -106,12 +112,41 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         """A table of every parameter and what protects it, as of the last experience learned."""
         return summary_table(self.entries)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What is remembered, to be stored between two experiences: tensors, and plain containers of plain data.
+
+        Save the model with it, as it is then. `avalanche_rewc.resume.Resumable` does that and all the rest.
+        """
+        if self._training is not None:
+            raise RuntimeError("the model is in the middle of an experience: take the state when it has been learned")
+        return {
+            "format": STATE_FORMAT,
+            "options": self.options.to_dict(),
+            "experiences_learned": self._experiences_learned,
+            "memories": [memory.state_dict() for memory in self.memories],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember what another plug-in with the same options did. The model is checked when training starts.
+
+        Raises:
+            ValueError: a state of another version or with other options; the message says what differs.
+        """
+        refuse_differences("the state", {"format": STATE_FORMAT}, {"format": state.get("format")})
+        refuse_differences("the state", self.options.to_dict(), state["options"])
+        self.memories = [Memory.from_state_dict(memory) for memory in state["memories"]]
+        self._experiences_learned = state["experiences_learned"]
+        self._check_model = bool(self.memories)
+
     # Callbacks, in the order in which Avalanche calls them.
 
     def before_train_dataset_adaptation(self, strategy: Any, **kwargs: Any) -> None:
         """Refuse what cannot work while the model is still untouched."""
         check_experience(strategy.experience, self.options.samples_per_class, self.options.fisher)
         self._refuse_company(strategy)
+        if self._check_model:
+            _refuse_other_model(strategy.model, self.entries)
+            self._check_model = False
         if not self.memories:
             select_layers(strategy.model, self.options.layers)
 
@@ -193,3 +228,27 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
                     f"{type(other).__name__} compares weights with copies of them and would meet rotated ones; beside "
                     'it use space="original", which leaves the model as it is'
                 )
+
+
+def _refuse_other_model(model: nn.Module, entries: list[Entry]) -> None:
+    """The model a state was loaded for must be the one it was made with; only Avalanche's growing parts may differ."""
+    growing = [name for name, module in model.named_modules() if isinstance(module, DynamicModule)]
+    growing = [name for name in growing if name] or growing  # a model with growing parts is growing as a whole, too
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    here, there = {}, {}
+    for entry in entries:
+        there[entry.parameter] = entry.shape
+        if entry.parameter in shapes:
+            here[entry.parameter] = shapes.pop(entry.parameter)
+            if _inside(entry.parameter, growing) and _at_least(here[entry.parameter], entry.shape):
+                here[entry.parameter] = entry.shape
+    here |= {name: shape for name, shape in shapes.items() if not _inside(name, growing)}
+    refuse_differences("the state that was loaded", here, there, ". Load the weights of its own model first")
+
+
+def _inside(parameter: str, modules: list[str]) -> bool:
+    return any(parameter.startswith(f"{module}." if module else "") for module in modules)
+
+
+def _at_least(shape: tuple[int, ...], old: tuple[int, ...]) -> bool:
+    return len(shape) == len(old) and all(new >= size for new, size in zip(shape, old, strict=True))

@@ -19,12 +19,17 @@ INTERRUPTED = 130
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """--data-root and --device, in a group that is returned."""
+    """--data-root, --device and --checkpoints, in a group that is returned."""
     group = parser.add_argument_group("machine")
     group.add_argument(
         "--data-root", metavar="DIR", help="folder of all data sets (default: the variable REWC_DATA, else ./data)"
     )
     group.add_argument("--device", default="cpu", help="where torch computes, such as cpu or cuda:0 (default: cpu)")
+    group.add_argument(
+        "--checkpoints",
+        metavar="DIR",
+        help="store there what a run has learned after each task; killed and started again, it goes on from there",
+    )
     return group
 
 
@@ -65,6 +70,7 @@ def machine_from(arguments: argparse.Namespace, jobs: int = 1, threads: int | No
         arguments.device,
         threads or max(1, joblib.cpu_count() // jobs),
         None if kept is None else str(Path(kept).absolute()),
+        None if arguments.checkpoints is None else str(Path(arguments.checkpoints).absolute()),
     )
 
 

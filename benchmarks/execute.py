@@ -21,8 +21,10 @@ from avalanche.evaluation.metrics import (
 )
 from avalanche.training.plugins import EvaluationPlugin, SupervisedPlugin
 
+from avalanche_rewc.resume import Resumable
 from avalanche_rewc.streams.batches import TensorBatches
 from benchmarks import metrics
+from benchmarks.checkpoints import checkpoint_folder
 from benchmarks.config import SCHEMA, RunConfig
 from benchmarks.first_task import FirstTask, first_task_path
 from benchmarks.fisher import fisher_record, importance_record
@@ -95,32 +97,40 @@ def execute(
         pictures=not spec.in_memory,
     )
 
-    accuracy: dict[str, metrics.Matrix] = {name: [[None] * tasks for _ in range(tasks)] for name in evaluated}
-    loss: metrics.Matrix = [[None] * tasks for _ in range(tasks)]
-    importances: list[dict[str, float] | None] = []
-    training: list[float] = []
-    evaluation: list[float] = []
-    fisher: dict[str, Any] | None = None
+    prepared = time.perf_counter()
     # Joint training learns all tasks in one step; there is nothing to evaluate before its end.
-    steps = [(tasks - 1, stream.train_stream)] if config.method == "joint" else list(enumerate(stream.train_stream))
-    for k, data in steps:
+    steps = [stream.train_stream] if config.method == "joint" else list(stream.train_stream)
+    folder = checkpoint_folder(config, machine)
+    run = Resumable(strategy, steps, folder) if folder else None
+    records: list[dict[str, Any]] = run.results if run else []
+    for data in run or steps:
+        k = tasks - 1 if config.method == "joint" else len(records)
         begun = time.perf_counter()
         # What a method drew after the last task (EWC's importances do) must not change what it sees in this one.
         seed_everything(config.seed + SEEDS_APART * k)
         strategy.train(data, reset_optimizer_state=config.reset_optimizer)
         trained = time.perf_counter()
+        record: dict[str, Any] = {"task": k, "accuracy": {}}
         # Only what was learned: evaluating a later task would grow the head by classes nobody has trained.
         for name, part in evaluated.items():
             found = strategy.eval(part[: k + 1])
-            accuracy[name][k] = metrics.per_task(found, "Top1_Acc_Exp", name, tasks)
+            record["accuracy"][name] = metrics.per_task(found, "Top1_Acc_Exp", name, tasks)
             if name == "test":
-                loss[k] = metrics.per_task(found, "Loss_Exp", name, tasks)
-        training.append(trained - begun + (first_task.seconds_saved if first_task and k == 0 else 0.0))
-        evaluation.append(time.perf_counter() - trained)
-        importances.append(importance_record(strategy))
+                record["loss"] = metrics.per_task(found, "Loss_Exp", name, tasks)
+        saved = first_task.seconds_saved if first_task and k == 0 else 0.0
+        record["seconds"] = {"training": trained - begun + saved, "evaluation": time.perf_counter() - trained}
+        record["importances"] = importance_record(strategy)
         if k == 0 and config.fisher_layer is not None:
-            fisher = fisher_record(strategy, stream.train_stream[0], config)
+            record["fisher"] = fisher_record(strategy, stream.train_stream[0], config)
+        records.append(record)
 
+    accuracy: dict[str, metrics.Matrix] = {name: [[None] * tasks for _ in range(tasks)] for name in evaluated}
+    loss: metrics.Matrix = [[None] * tasks for _ in range(tasks)]
+    for record in records:
+        loss[record["task"]] = record["loss"]
+        for name in evaluated:
+            accuracy[name][record["task"]] = record["accuracy"][name]
+    seconds = {name: [record["seconds"][name] for record in records] for name in ("training", "evaluation")}
     averages = metrics.averages(accuracy["test"])
     return {
         "schema": SCHEMA,
@@ -134,13 +144,9 @@ def execute(
         "forgetting": metrics.forgetting(accuracy["test"]),
         "backward_transfer": metrics.backward_transfer(accuracy["test"]),
         "validation": metrics.record(accuracy["valid"]) if config.validation else None,
-        "importances": importances,
-        "fisher": fisher,
-        "seconds": {
-            "total": time.perf_counter() - started + (first_task.seconds_saved if first_task else 0.0),
-            "training": training,
-            "evaluation": evaluation,
-        },
+        "importances": [record["importances"] for record in records],
+        "fisher": records[0].get("fisher"),
+        "seconds": {"total": prepared - started + sum(map(sum, seconds.values())), **seconds},
         "versions": versions(),
         "machine": machine.describe(),
         "finished": _now(),

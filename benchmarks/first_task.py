@@ -7,20 +7,19 @@ kept in a file; the other runs start from there. With two tasks that is half of 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import io
 import json
-import os
-import random
-import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from avalanche.training.plugins import SupervisedPlugin
 
+from avalanche_rewc.files import write_whole
+from avalanche_rewc.resume.generators import generator_states, set_generator_states
 from benchmarks.config import SCHEMA, RunConfig
 from benchmarks.machine import Machine, versions
 from benchmarks.methods import find_method
@@ -63,10 +62,7 @@ class FirstTask(SupervisedPlugin):  # type: ignore[misc]
         if self.path.exists():
             kept = torch.load(self.path, weights_only=True, map_location=strategy.device)
             strategy.model.load_state_dict(kept["model"])
-            torch.set_rng_state(kept["torch"].cpu())
-            np.random.set_state({**kept["numpy"], "state": _as_array(kept["numpy"]["state"])})
-            version, internal, gauss = kept["random"]
-            random.setstate((version, tuple(internal), gauss))
+            set_generator_states(kept["generators"])
             self.seconds_saved = kept["seconds"]
             self._epochs, strategy.train_epochs = strategy.train_epochs, 0
 
@@ -77,30 +73,14 @@ class FirstTask(SupervisedPlugin):  # type: ignore[misc]
         if self._epochs is not None:
             strategy.train_epochs, self._epochs = self._epochs, None
             return
-        numpy_state = np.random.get_state(legacy=False)
         kept = {
             "model": strategy.model.state_dict(),
-            "torch": torch.get_rng_state(),
-            "numpy": {**numpy_state, "state": _as_list(numpy_state["state"])},
-            "random": list(random.getstate()),
+            "generators": generator_states(),
             "seconds": time.perf_counter() - self._begun,
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".writing-", dir=self.path.parent)
+        buffer = io.BytesIO()
+        torch.save(kept, buffer)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                torch.save(kept, file)
-            os.replace(temporary, self.path)  # two runs may store the same at once
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
-
-
-def _as_list(state: dict[str, Any]) -> dict[str, Any]:
-    """numpy's state without an array, which a safe `torch.load` would refuse."""
-    return {**state, "key": state["key"].tolist()}
-
-
-def _as_array(state: dict[str, Any]) -> dict[str, Any]:
-    return {**state, "key": np.array(state["key"], dtype=np.uint32)}
+            write_whole(self.path, buffer.getvalue())  # two runs may store the same at once
+        except OSError as error:
+            warnings.warn(f"the first task is not kept for other runs: {error}", RuntimeWarning, stacklevel=2)

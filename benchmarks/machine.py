@@ -29,6 +29,8 @@ class Machine:
     threads: int = 1
     first_tasks: str | None = None
     """Folder of networks that have learned the first task, see `benchmarks.first_task`; None: every run learns it."""
+    checkpoints: str | None = None
+    """Folder where runs store what they have learned after each task, to go on from there; None: they do not."""
 
     def prepare(self) -> None:
         """Set torch's threads; refuse a device that is not there before anything is loaded."""
@@ -62,15 +64,16 @@ def versions() -> dict[str, str | None]:
 
 def _commit() -> str | None:
     """The commit of this clone, marked if files were changed since; None outside a repository."""
+    commit = _git("describe", "--always", "--abbrev=12", "--match=")
+    # `describe --dirty` would lock the index, and a run killed at that moment would leave it locked.
+    changed = _git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no")
+    return f"{commit}-dirty" if commit and changed else commit
+
+
+def _git(*words: str) -> str | None:
     here = Path(__file__).resolve().parent
     try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--dirty", "--match="],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        found = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return commit.stdout.strip() or None if commit.returncode == 0 else None
+    return found.stdout.strip() or None if found.returncode == 0 else None

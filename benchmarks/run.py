@@ -14,6 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.checkpoints import discard
 from benchmarks.cli import add_machine_options, call, machine_from, shown
 from benchmarks.config import RunConfig
 from benchmarks.execute import Result, execute
@@ -140,6 +141,8 @@ def main(argv: list[str] | None = None) -> int:
         if name not in LOGGERS:
             raise unknown("logger", name, LOGGERS)
     machine = machine_from(arguments)
+    if arguments.out:
+        ResultStore(arguments.out).check()
     print(config)
     with make_loggers(list(dict.fromkeys(arguments.log)), Path(arguments.log_dir) / config.key, config) as loggers:
         # Avalanche's interactive logger has a bar of its own; two would print over each other.
@@ -150,6 +153,7 @@ def main(argv: list[str] | None = None) -> int:
     print(show(result))
     if arguments.out:
         print(f"stored as {shown(ResultStore(arguments.out).write(result))}")
+    discard(config, machine)
     return 0
 
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from avalanche_rewc.files import check_writable, remove_leftovers, write_whole
 from benchmarks.config import SCHEMA, RunConfig
 from benchmarks.names import UserError
 
 Result = dict[str, Any]
 FAILED = ".failed.json"
 PACKED = ".jsonl"
-TEMPORARY = ".writing-"
-STALE_SECONDS = 600.0
-"""A half-written file this old was left by a process that was killed."""
 
 
 class ResultStore:
@@ -45,20 +40,9 @@ class ResultStore:
         """Store a result or a failure. A result takes the place of an earlier failure, never the other way round."""
         failed = result["status"] == "failed"
         path = self.path(result["key"], failed=failed)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=self.folder)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(result, file, indent=1, ensure_ascii=False)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)  # mkstemp's 0600 would keep colleagues out
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
+        data = (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode()
+        with self._writing():
+            write_whole(path, data)
         if not failed:
             self.path(result["key"], failed=True).unlink(missing_ok=True)
         return path
@@ -78,10 +62,22 @@ class ResultStore:
 
     def sweep_up(self) -> None:
         """Remove what killed processes left half-written."""
-        for path in self.folder.glob(f"{TEMPORARY}*"):
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - path.stat().st_mtime > STALE_SECONDS:
-                    path.unlink()
+        remove_leftovers(self.folder)
+
+    def check(self) -> None:
+        """Refuse a folder that cannot be written to before anything is run."""
+        with self._writing():
+            check_writable(self.folder)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"results cannot be written to {self.folder} ({error.strerror or error}). Those stored before are "
+                "safe: put it right and start the same command again, it goes on from there"
+            ) from error
 
 
 def read_result(path: Path) -> Result:

@@ -15,6 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.backends import BACKENDS
+from benchmarks.checkpoints import discard
 from benchmarks.cli import add_sweep_options, call, jobs_from, machine_from, shown
 from benchmarks.config import RunConfig
 from benchmarks.grid import Sweep, load_sweep, shipped_sweeps
@@ -54,6 +55,7 @@ def run_configs(
     todo = []
     for config in unique:
         if store.has(config):
+            discard(config, machine)  # a killed sweep may have left them
             tally.already += 1
         elif store.has_failed(config) and not retry_failed:
             tally.failed.append(_read_failure(store, config))
@@ -62,6 +64,7 @@ def run_configs(
     store.sweep_up()
     if not todo:
         return tally
+    store.check()
     with tqdm(total=len(todo), desc=label, unit="run", dynamic_ncols=True, smoothing=0.1) as bar:
 
         def still_wanted() -> Iterator[RunConfig]:
@@ -80,6 +83,7 @@ def run_configs(
                     tally.failed.append(outcome)
                     bar.set_postfix(failed=len(tally.failed))
                 else:
+                    discard(RunConfig.from_dict(outcome["config"]), machine)
                     tally.done += 1
                 bar.update()
         finally:

@@ -6,6 +6,11 @@ import difflib
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import Any
+
+from torch import Tensor
+
+SHOWN_DIFFERENCES = 5
 
 
 def one_of(option: str, value: object, allowed: Sequence[str], more: str = "") -> None:
@@ -34,3 +39,25 @@ def number(option: str, value: object, high: float = math.inf) -> None:
 def _is_bool(value: object) -> bool:
     """True is a whole number to Python, and never what was meant."""
     return isinstance(value, bool)
+
+
+def differences(here: Any, there: Any, name: str = "", other: str = "the checkpoint") -> list[str]:
+    """In words, where two pieces of plain data differ; `there` is the `other`'s. Of tensors only the shapes count."""
+    if isinstance(here, dict) and isinstance(there, dict):
+        names = {key: f"{name}: {key}" if name else str(key) for key in [*here, *there]}
+        both = [differences(here[key], there[key], names[key], other) for key in here if key in there]
+        found = [line for lines in both for line in lines]
+        found += [f"{names[key]} is not in {other}" for key in here if key not in there]
+        return found + [f"{names[key]} is in {other} and not here" for key in there if key not in here]
+    if isinstance(here, Tensor) and isinstance(there, Tensor):
+        here, there = (f"a tensor {tuple(value.shape)}" for value in (here, there))
+    return [] if here == there else [f"{name} is {here!r} here and {there!r} in {other}"]
+
+
+def refuse_differences(what: str, here: dict[str, Any], there: dict[str, Any], way_out: str = "") -> None:
+    """Raise a ValueError that says where what is here differs from `what` is to be taken up."""
+    found = differences(here, there, other="it")
+    if found:
+        shown = "; ".join(found[:SHOWN_DIFFERENCES])
+        more = f"; and {len(found) - SHOWN_DIFFERENCES} more" if len(found) > SHOWN_DIFFERENCES else ""
+        raise ValueError(f"{what} does not fit: {shown}{more}{way_out}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,34 @@ class Memory:
     factors: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     scale: float = 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain containers, which `torch.load(weights_only=True)` accepts. Tensors are not copied."""
+        return {
+            "rotations": {name: [r.input_basis, r.output_basis] for name, r in self.rotations.items()},
+            "importances": dict(self.importances),
+            "anchors": dict(self.anchors),
+            "positions": {name: list(pair) for name, pair in self.positions.items()},
+            "factors": {name: list(pair) for name, pair in self.factors.items()},
+            "entries": [list(astuple(entry)) for entry in self.entries],
+            "scale": self.scale,
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> Memory:
+        """The inverse of `state_dict`."""
+        return cls(
+            rotations={name: Rotation(*pair) for name, pair in state["rotations"].items()},
+            importances=dict(state["importances"]),
+            anchors=dict(state["anchors"]),
+            positions={name: (pair[0], pair[1]) for name, pair in state["positions"].items()},
+            factors={name: (pair[0], pair[1]) for name, pair in state["factors"].items()},
+            entries=[
+                Entry(parameter, layer, tuple(shape), treatment, note)
+                for parameter, layer, shape, treatment, note in state["entries"]
+            ],
+            scale=state["scale"],
+        )
 
 
 def grow(memory: Memory, parameters: Mapping[str, Tensor]) -> Memory:

@@ -31,6 +31,13 @@ class TensorBatches(SupervisedPlugin, supports_distributed=True):  # type: ignor
         super().__init__()
         self._evaluated: dict[tuple[str, int], Fields] = {}
 
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing to keep: what was read is read again."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `state_dict`."""
+
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """The loader has just been made, and replayed samples are in it."""
         self._speed_up(strategy.dataloader)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from joblib.externals.loky import ProcessPoolExecutor
@@ -25,6 +26,7 @@ from benchmarks.machine import Machine
 
 TRIALS = 3
 """A run whose worker dies this often is recorded as failed."""
+TAKEN_UP_SECONDS = 5.0
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -71,6 +73,8 @@ class _Lane(threading.Thread):
         super().__init__(daemon=True)
         self.shared = shared
         self.executor: ProcessPoolExecutor | None = None
+        self._future: Future[dict[str, Any]] | None = None
+        self._submitting = threading.Lock()
 
     def run(self) -> None:
         try:
@@ -85,10 +89,11 @@ class _Lane(threading.Thread):
 
     def _run_one(self, config: RunConfig) -> dict[str, Any] | None:
         for _ in range(TRIALS):
-            self.executor = self.executor or _idle_or_new_worker(self.shared.machine)
+            future = self._submit(config)
+            if future is None:
+                return None
             try:
-                outcome: dict[str, Any] = self.executor.submit(attempt, config, self.shared.machine).result()
-                return outcome
+                return future.result()
             except BrokenProcessPool as error:
                 if self.shared.stop.is_set():
                     return None
@@ -97,6 +102,14 @@ class _Lane(threading.Thread):
         message = f"the worker process died {TRIALS} times (out of memory?)"
         return failure(config, self.shared.machine, message, reason)
 
+    def _submit(self, config: RunConfig) -> Future[dict[str, Any]] | None:
+        with self._submitting:  # either `close` sees the call, or the call is not made
+            if self.shared.stop.is_set():
+                return None
+            self.executor = self.executor or _idle_or_new_worker(self.shared.machine)
+            self._future = self.executor.submit(attempt, config, self.shared.machine)
+            return self._future
+
     def _release(self) -> None:
         """Keep the worker for the next phase of a sweep: starting one takes seconds."""
         if self.executor is not None:
@@ -104,8 +117,12 @@ class _Lane(threading.Thread):
             self.executor = None
 
     def close(self) -> None:
-        executor, self.executor = self.executor, None
+        with self._submitting:
+            executor, self.executor = self.executor, None
         if executor is not None:
+            end = time.monotonic() + TAKEN_UP_SECONDS
+            while self._future and not (self._future.running() or self._future.done()) and time.monotonic() < end:
+                time.sleep(0.01)  # loky ends with a traceback if it is told to stop before it has taken up a call
             executor.shutdown(wait=True, kill_workers=True)
 
 

@@ -6,17 +6,19 @@ import time
 
 import pytest
 
+from avalanche_rewc.files import STALE_SECONDS, TEMPORARY
+from benchmarks.config import SCHEMA
 from benchmarks.execute import failure
 from benchmarks.machine import Machine
 from benchmarks.names import UserError
-from benchmarks.store import STALE_SECONDS, TEMPORARY, ResultStore, read_folders
+from benchmarks.store import ResultStore, read_folders
 from tests.benchmarks.small import config
 
 RUN = config()
 
 
 def result(**more):
-    return {"schema": 1, "status": "done", "key": RUN.key, "config": RUN.to_dict(), **more}
+    return {"schema": SCHEMA, "status": "done", "key": RUN.key, "config": RUN.to_dict(), **more}
 
 
 def test_a_result_takes_the_place_of_a_failure_and_not_the_other_way_round(tmp_path):

@@ -1,7 +1,12 @@
 """Sweeps that are interrupted, killed, started twice, or meet runs that fail."""
 
+import importlib
 import os
+import random
 import signal
+import subprocess
+import sys
+import time
 
 import psutil
 import pytest
@@ -9,9 +14,11 @@ import pytest
 from benchmarks.backends import local
 from benchmarks.grid import parse_sweep, tomllib
 from benchmarks.machine import Machine
+from benchmarks.names import UserError
 from benchmarks.store import ResultStore
 from benchmarks.sweep import run_configs
-from tests.benchmarks.small import config, start, stored, undisturbed, wait_for
+from tests.benchmarks.small import ROOT, config, start, stored, undisturbed, wait_for
+from tests.faults import report, trials
 
 FILE = """
 seeds = [0, 1, 2]
@@ -79,6 +86,78 @@ def test_two_sweeps_on_one_folder_and_a_killed_worker(sweep):
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert stored(out) == undisturbed(runs)
     assert not list(out.glob(".*")), "something half-written is left"
+
+
+def test_random_kills_of_workers_and_parents(sweep, tmp_path):
+    """Two sweeps on one folder, with checkpoints; whoever of them is killed is started again until all is done."""
+    file, out, runs = sweep
+    options = (file, "--out", out, "--jobs", "1", "--retry-failed", "--checkpoints", tmp_path / "checkpoints")
+    options += ("--first-tasks", tmp_path / "first-tasks")
+    processes = [start("benchmarks.sweep", *options, LOKY_MAX_CPU_COUNT="1") for _ in range(2)]
+    choose, kills = random.Random(0), 0
+    wait_for(lambda: finished(out) >= 1, 300)
+    while kills < trials(3, 60) and any(process.poll() is None for process in processes):
+        i = choose.randrange(2)
+        if processes[i].poll() is None:
+            family = psutil.Process(processes[i].pid)
+            workers = [p for p in family.children(recursive=True) if "resource_tracker" not in " ".join(p.cmdline())]
+            victim = choose.choice([family, *workers])
+            victim.kill()
+            kills += 1
+            if victim is family:
+                processes[i].wait()
+                processes[i] = start("benchmarks.sweep", *options, LOKY_MAX_CPU_COUNT="1")
+        time.sleep(choose.uniform(0, 2))
+    for process in processes:
+        process.communicate(timeout=600)
+    process = start("benchmarks.sweep", *options, LOKY_MAX_CPU_COUNT="1")
+    output, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    assert f"{len(runs)} were there already" in output, "a run was lost"
+    assert not list((tmp_path / "checkpoints").iterdir()), "checkpoints of finished runs are left"
+    assert kills, "too fast to be killed"
+    report("sweeps: workers and parents killed at random", kills, int(stored(out) != undisturbed(runs)))
+
+
+def test_a_full_disk_costs_nothing_that_was_stored(sweep, tmp_path):
+    """Files cannot grow beyond 1 kB, so that writing a result fails half-way."""
+    file, out, runs = sweep
+    runs = [run for run in runs if run.seed == 0]
+    run_configs(runs[:1], ResultStore(out), Machine(), jobs=1)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    words = [sys.executable, "-m", "benchmarks.sweep", file, "--out", out, "--jobs", "1", "--seeds", "0"]
+    words += ["--checkpoints", tmp_path / "checkpoints", "--first-tasks", tmp_path / "first-tasks"]
+    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *map(str, words)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "LOKY_MAX_CPU_COUNT": "1"}
+    process = subprocess.run(limited, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 2, process.stderr
+    assert "Traceback" not in process.stderr
+    assert f"results cannot be written to {out} (File too large)" in process.stderr
+    lock = subprocess.run(["git", "rev-parse", "--git-path", "index.lock"], cwd=ROOT, capture_output=True, text=True)
+    assert not lock.stdout or not (ROOT / lock.stdout.strip()).exists(), "the repository is left locked"
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before, "something was lost, or is half-written"
+    tally = run_configs(runs, ResultStore(out), Machine(), jobs=1)
+    assert (tally.done, tally.already, tally.failed) == (len(runs) - 1, 1, [])
+    report("sweeps: writes on a full disk", 1, int(stored(out) != undisturbed(runs)))
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_run(command, sweep, tmp_path, monkeypatch):
+    """Read-only for everybody, for root too: it lies in a file."""
+    monkeypatch.setattr("benchmarks.execute.execute", None)
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "results"
+    what = [sweep[0]] if command == "sweep" else ["--method", "naive"]
+    main = importlib.import_module(f"benchmarks.{command}").main
+    with pytest.raises(UserError, match=r"results cannot be written to .*file/results \(Not a directory\)"):
+        main([*map(str, what), "--out", str(out)])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_named_before_anything_is_run(tmp_path):
+    tmp_path.chmod(0o555)
+    with pytest.raises(UserError, match="Permission denied"):
+        run_configs([config()], ResultStore(tmp_path / "results"), Machine(), jobs=1)
 
 
 def test_ctrl_c_ends_cleanly(sweep):
