@@ -116,6 +116,7 @@ def test_precisions(dtype):
             counts.add(recipe.kind)
             memory = remember(model, x, fisher="exact")
             check_memory(memory, model)
+            check_memory(remember(model, x, fisher="exact", earlier=memory, decay=0.5), model)
             before = model(x).detach()
             training = ProtectedTraining(model, [memory], 10.0)
             assert (model(x) - before).abs().max() <= error
@@ -164,3 +165,21 @@ def test_compiled(backend):
             torch.testing.assert_close(compiled(x), moved(x), rtol=1e-7, atol=1e-7)
 
         run()
+
+
+def test_an_estimation_compiles_nothing():
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    inner = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    model = torch.compile(inner, backend=backend)
+    x = torch.randn(6, 5)
+    model(x)
+    assert len(graphs) == 1
+    inner[0].compile(backend=backend)
+    consolidate(model, lambda: [((x,), None)], layers="all")
+    assert len(graphs) == 1

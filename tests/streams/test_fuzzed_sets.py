@@ -164,6 +164,22 @@ def test_pictures(tmp_path):
     fuzz("damaged pictures", copy, lambda path: pictures[pictures.paths.index(path)], files, ROUNDS, check)
 
 
+def test_names_that_begin_well_and_lead_out(tmp_path):
+    """The picture they lead to is there, and is not read."""
+    birds, actions = copy_of("mini/CUB_200_2011", tmp_path), copy_of("mini/Stanford40", tmp_path)
+    shutil.copy(read_stanford40(actions).pictures.paths[0], tmp_path / "outside.jpg")
+    table = birds / "images.txt"
+    first, rest = table.read_text().split("\n", 1)
+    table.write_text(f"{first.split('/')[0]}/../../../outside.jpg\n{rest}")
+    with pytest.raises(ValueError, match=r"CUB-200.*/\.\./\.\./\.\./outside\.jpg', which leads out of"):
+        read_cub200(birds)
+    (actions / "JPEGImages" / "reading_").mkdir()
+    table = actions / "ImageSplits" / "reading_test.txt"
+    table.write_text(f"{table.read_text()}reading_/../../../outside.jpg\n")
+    with pytest.raises(ValueError, match=r"Stanford-40.*reading_/\.\./\.\./\.\./outside\.jpg', which leads out of"):
+        read_stanford40(actions)
+
+
 def test_a_picture_may_be_a_link_of_the_users_own(tmp_path):
     copy = copy_of("mini/Stanford40", tmp_path)
     path = read_stanford40(copy).pictures.paths[0]
