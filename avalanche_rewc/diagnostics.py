@@ -26,6 +26,7 @@ from avalanche_rewc.core.gradients import CHUNK_BYTES, by_autograd, closed_form
 from avalanche_rewc.core.plan import Plan, make_plan, parameter_name
 from avalanche_rewc.core.rotation import Rotation
 from avalanche_rewc.core.signals import FisherKind, fisher_signals
+from avalanche_rewc.core.wrappers import unwrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -143,7 +144,7 @@ def fisher_matrix(
     seed: int = 0,
 ) -> Tensor:
     """The full Fisher of one weight, (numel, numel), in rotated coordinates if a rotation is given. Small ones only."""
-    size = model.get_parameter(parameter).numel()
+    size = unwrapped(model).get_parameter(parameter).numel()
     if size > MAX_MATRIX:
         raise ValueError(
             f"{parameter} has {size} weights: its Fisher would have {size * size:.1e} entries. kept_energies does "
@@ -203,6 +204,7 @@ def _gradient_rows(
     """Gradients (B, *shape) of each named parameter, for each batch and signal."""
     generator = torch.Generator().manual_seed(seed)
     plan: Plan | None = None
+    model = unwrapped(model)
     with evaluation_mode(model):
         for args, labels in batches():
             plan = plan or make_plan(model, args, "none")

@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from avalanche_rewc.core import BASES, BasisFunction, ConvBasis, FisherKind, LayerChoice, RandomBasis, Space
-from avalanche_rewc.core.checks import number, one_of, whole_number
+from avalanche_rewc.core.checks import number, one_of, shown, whole_number
 from avalanche_rewc.core.selection import check_choice
 
 Mode = Literal["last", "separate", "online"]
@@ -49,7 +49,7 @@ class Options:
                 raise ValueError('mode="online" needs decay_factor, the weight of earlier importances, between 0 and 1')
             number("decay_factor", self.decay_factor, high=1.0)
         elif self.decay_factor is not None:
-            raise ValueError(f'decay_factor={self.decay_factor!r} only has a meaning with mode="online"')
+            raise ValueError(f'decay_factor={shown(self.decay_factor)} only has a meaning with mode="online"')
 
     def basis_function(self, seed: int) -> BasisFunction:
         """The basis option as a function; `seed` is for the random ones."""

@@ -20,9 +20,12 @@ from avalanche_rewc.core import (
     ProtectedTraining,
     Space,
     consolidate,
+    rehearse,
 )
 from avalanche_rewc.core.checks import refuse_differences
+from avalanche_rewc.core.plan import PROBE_SAMPLES
 from avalanche_rewc.core.selection import select_layers
+from avalanche_rewc.core.wrappers import refuse_replicas, unwrapped
 from avalanche_rewc.options import Mode, Options
 from avalanche_rewc.report import summary_table
 from avalanche_rewc.sampling import ExperienceBatches, check_experience
@@ -147,12 +150,15 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         if self._check_model:
             _refuse_other_model(strategy.model, self.entries)
             self._check_model = False
+        if self.options.space == "rotated":
+            refuse_replicas(strategy.model)
         if not self.memories:
-            select_layers(strategy.model, self.options.layers)
+            select_layers(unwrapped(strategy.model), self.options.layers)
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         """ROTATE. The head has grown and the optimizer knows about it."""
         self._combine(strategy)  # left over if the last training was interrupted
+        self._rehearse(strategy)
         if self.memories:
             self._training = ProtectedTraining(
                 strategy.model,
@@ -184,15 +190,8 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         seed = torch.initial_seed() if self.options.seed is None else self.options.seed
         seed = (seed * 1_000_003 + self._experiences_learned) % 2**63
         generator = torch.Generator().manual_seed(seed)
-        batches = ExperienceBatches(
-            strategy.model,
-            strategy.experience,
-            self.options.samples_per_class,
-            generator=generator,
-            batch_size=max(strategy.train_mb_size, ESTIMATION_BATCH),
-            device=strategy.device,
-            num_workers=kwargs.get("num_workers", 0),
-        )
+        size = max(strategy.train_mb_size, ESTIMATION_BATCH)
+        batches = self._batches(strategy, generator, size, num_workers=kwargs.get("num_workers", 0))
         online = self.options.mode == "online" and bool(self.memories)
         memory = consolidate(
             strategy.model,
@@ -212,6 +211,23 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
             self.memories.clear()
         self.memories.append(memory)
         self._experiences_learned += 1
+
+    def _batches(self, strategy: Any, generator: torch.Generator, size: int, num_workers: int = 0) -> ExperienceBatches:
+        return ExperienceBatches(
+            strategy.model,
+            strategy.experience,
+            self.options.samples_per_class,
+            generator=generator,
+            batch_size=size,
+            device=strategy.device,
+            num_workers=num_workers,
+        )
+
+    def _rehearse(self, strategy: Any) -> None:
+        """Refuse a model whose Fisher could not be estimated before it trains, and not when it has."""
+        with torch.random.fork_rng(devices=()):  # loading a sample may draw
+            args, _ = next(iter(self._batches(strategy, torch.Generator(), PROBE_SAMPLES)()))
+        rehearse(strategy.model, args, self.options.layers)
 
     def _combine(self, strategy: Any) -> None:
         if self._training is not None:

@@ -1,5 +1,13 @@
+import hypothesis
 import pytest
 import torch
+
+from tests.tally import SOAK
+
+# The ordinary run tries the same examples every time; the soak, behind REWC_SOAK=1, new ones and many more of them.
+hypothesis.settings.register_profile("ordinary", derandomize=True, deadline=None, database=None, max_examples=25)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=500)
+hypothesis.settings.load_profile("soak" if SOAK else "ordinary")
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ def blobs(classes=6, per_class=20, shape=(5,), dtype=torch.float64, seed=0):
 def blob_stream(experiences=3, classes=6, task_labels=False, **kwargs):
     return nc_benchmark(
         blobs(classes, seed=0, **kwargs),
-        blobs(classes, per_class=5, seed=0, **kwargs),
+        blobs(classes, **{**kwargs, "per_class": 5, "seed": 0}),
         n_experiences=experiences,
         task_labels=task_labels,
         fixed_class_order=list(range(classes)),

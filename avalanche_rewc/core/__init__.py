@@ -9,6 +9,7 @@ from avalanche_rewc.core.consolidate import Batch, ConvBasis, consolidate
 from avalanche_rewc.core.memory import Memory
 from avalanche_rewc.core.penalty import QuadraticPenalty, Term
 from avalanche_rewc.core.plan import Entry
+from avalanche_rewc.core.rehearsal import rehearse
 from avalanche_rewc.core.reparametrize import is_rotated, merge_layer, rotate_layer
 from avalanche_rewc.core.rotation import Rotation
 from avalanche_rewc.core.selection import LayerChoice
@@ -33,5 +34,6 @@ __all__ = [
     "consolidate",
     "is_rotated",
     "merge_layer",
+    "rehearse",
     "rotate_layer",
 ]

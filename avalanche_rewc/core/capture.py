@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from avalanche_rewc.core.wrappers import without_compilation
+
 
 @dataclass
 class Call:
@@ -73,7 +75,7 @@ def capture(modules: Mapping[str, nn.Module]) -> Iterator[Record]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode with gradients on; every module's own mode is restored, whatever happens.
+    """Eval mode with gradients on, nothing compiled; every module's own mode is restored, whatever happens.
 
     cuDNN refuses the backward pass of recurrent layers in eval mode, so it is off meanwhile.
     """
@@ -81,7 +83,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     model.eval()
     recurrent = any(isinstance(module, nn.RNNBase) for module in modes)
     try:
-        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not recurrent):
+        cudnn = torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not recurrent)
+        with torch.enable_grad(), cudnn, without_compilation():
             yield
     finally:
         for module, mode in modes.items():

@@ -16,24 +16,36 @@ SHOWN_DIFFERENCES = 5
 def one_of(option: str, value: object, allowed: Sequence[str], more: str = "") -> None:
     """Refuse a value that is not among the allowed ones; suggest a close one."""
     if not isinstance(value, str) or value not in allowed:
-        close = difflib.get_close_matches(str(value), allowed, 1)
+        close = difflib.get_close_matches(value, allowed, 1) if isinstance(value, str) else []
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"{option}={value!r} is not one of {', '.join(map(repr, allowed))}{more}{hint}")
+        raise ValueError(f"{option}={shown(value)} is not one of {', '.join(map(repr, allowed))}{more}{hint}")
 
 
 def whole_number(option: str, value: object, low: int, otherwise: str) -> None:
     """Refuse what is neither None nor a whole number ≥ `low`; `otherwise` says what None means."""
     good = isinstance(value, Integral) and not _is_bool(value) and int(value) >= low
     if value is not None and not good:
-        raise ValueError(f"{option}={value!r} must be a whole number ≥ {low}, or None {otherwise}")
+        raise ValueError(f"{option}={shown(value)} must be a whole number ≥ {low}, or None {otherwise}")
 
 
 def number(option: str, value: object, high: float = math.inf) -> None:
     """Refuse what is not a finite number between 0 and `high`."""
-    amount = float(value) if isinstance(value, Real) and not _is_bool(value) else math.nan
+    try:
+        amount = float(value) if isinstance(value, Real) and not _is_bool(value) else math.nan
+    except OverflowError:  # a whole number of more than 308 digits
+        amount = math.inf
     if not (math.isfinite(amount) and 0 <= amount <= high):
         what = "a finite number ≥ 0" if high == math.inf else f"a number between 0 and {high:g}"
-        raise ValueError(f"{option}={value!r} must be {what}")
+        raise ValueError(f"{option}={shown(value)} must be {what}")
+
+
+def shown(value: object) -> str:
+    """A value in an error message: short, and whatever its own `repr` may do."""
+    try:
+        text = repr(value)
+    except Exception:  # such as a whole number of thousands of digits
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _is_bool(value: object) -> bool:

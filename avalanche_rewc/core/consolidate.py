@@ -20,6 +20,7 @@ from avalanche_rewc.core.plan import Plan, check_finite, make_plan, parameter_na
 from avalanche_rewc.core.rotation import Rotation, spread
 from avalanche_rewc.core.selection import LayerChoice
 from avalanche_rewc.core.signals import FisherKind, fisher_signals
+from avalanche_rewc.core.wrappers import unwrapped
 
 ConvBasis = Literal["channel", "patch"]
 Batch = tuple[tuple[Any, ...], Tensor | None]
@@ -54,12 +55,15 @@ def consolidate(
     passes per signal without weight gradients, one eigendecomposition per side of a rotated layer.
 
     Raises:
-        RuntimeError: no data, or a non-finite factor or Fisher; it names the layer. Nothing has been changed then.
+        RuntimeError: no data, or a non-finite factor, Fisher or parameter; it names the layer. Nothing has been
+            changed then.
     """
     one_of("conv_basis", conv_basis, get_args(ConvBasis))
     one_of("fisher", fisher, get_args(FisherKind))
     number("decay", decay, high=1.0)
     generator = generator or torch.Generator().manual_seed(torch.initial_seed() % 2**63)
+    model = unwrapped(model)
+    parameters = dict(model.named_parameters())
     with evaluation_mode(model):
         probe = next(iter(batches()), None)
         if probe is None:
@@ -71,29 +75,30 @@ def consolidate(
         if plan.rotated:
             factors, memory.positions = estimation.factors()
             memory.factors = _decayed_factors(factors, earlier, decay)
-            rotations = {name: _bases(basis, name, *pair) for name, pair in memory.factors.items()}
+            rotations = {name: _bases(basis, name, *pair).to(parameters[name]) for name, pair in memory.factors.items()}
         importances = estimation.diagonal(rotations)
-    parameters = dict(model.named_parameters())
     memory.scale = _scale(importances) if normalize else 1.0
     before = grow(earlier, parameters) if earlier is not None else Memory()
     for name, importance in importances.items():
         parameter = parameters[name].detach()
+        if not torch.isfinite(parameter).all():  # of a part that this experience did not use; others give no logits
+            raise RuntimeError(f"parameter {name} is not finite, so it can be no anchor. {_WAY_OUT}")
         if name in rotations:
-            memory.rotations[name] = rotation = rotations[name].to(parameter)
-            memory.anchors[name] = rotation.to_rotated(parameter)
+            memory.rotations[name] = rotations[name]
+            memory.anchors[name] = rotations[name].to_rotated(parameter)
         else:
             memory.anchors[name] = parameter.clone()
         if name in before.importances:
             old = spread(before.importances[name], before.rotations.get(name), rotations.get(name))
             importance = importance + decay * before.scale / memory.scale * old.to(importance)
-        memory.importances[name] = importance.to(parameter)
+        memory.importances[name] = importance
     return memory
 
 
 def _scale(importances: dict[str, Tensor]) -> float:
     """`1 / Σ F`; 1 with a warning if there is nothing to divide by."""
     total = sum(float(importance.sum(dtype=torch.float64)) for importance in importances.values())
-    if total > 0:
+    if total > SMALLEST_TRACE:
         return 1 / total
     warnings.warn(
         "the Fisher is zero everywhere: the model is so certain of these samples that no gradient is left in its "
@@ -103,6 +108,10 @@ def _scale(importances: dict[str, Tensor]) -> float:
         stacklevel=3,
     )
     return 1.0
+
+
+SMALLEST_TRACE = 1e-30
+"""Below it a Fisher is nothing but rounding, and λ divided by it would overflow float32."""
 
 
 @dataclass
@@ -229,7 +238,19 @@ def _bases(basis: BasisFunction, name: str, input_factor: Tensor, output_factor:
             f"basis: for {name} it returned shapes {tuple(input_basis.shape)} and {tuple(output_basis.shape)}; they "
             f"must be those of the factors, {tuple(input_factor.shape)} and {tuple(output_factor.shape)}"
         )
+    for side, found in (("input", input_basis), ("output", output_basis)):
+        if not _is_orthogonal(found):
+            raise ValueError(
+                f"basis: for {name} it returned an {side} basis that is not orthogonal (UᵀU ≠ 1), so rotating the "
+                "layer would change what it computes"
+            )
     return Rotation(input_basis, output_basis)
+
+
+def _is_orthogonal(basis: Tensor) -> bool:
+    """`Uᵀ U v = v` for a random vector v: quadratic in the size, where the product itself would be cubic."""
+    vector = torch.randn(basis.shape[-1], 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(basis)
+    return bool((basis.mT @ (basis @ vector) - vector).abs().max() < 1e-3)
 
 
 def _decayed_factors(
@@ -249,6 +270,12 @@ def _decayed_factors(
 
 def _not_finite(name: str) -> str:
     return (
-        f"the Fisher of {name} is not finite: its gradients overflow on this experience's data. The importances of "
-        "earlier experiences are kept; lower the learning rate, clip gradients, or freeze that parameter"
+        f"the Fisher of {name} is not finite: its gradients are NaN or overflow on some sample of this experience. "
+        f"{_WAY_OUT}"
     )
+
+
+_WAY_OUT = (
+    "The importances of earlier experiences are kept; lower the learning rate, clip gradients, scale the inputs, or "
+    "freeze that parameter"
+)

@@ -32,10 +32,19 @@ def sum_of_outer_products(batches: Iterable[Tensor]) -> Tensor:
     """Of rows (B, P, g, c): (g, c, c)."""
     total: Tensor | None = None
     for rows in batches:
-        product = torch.einsum("bpgi,bpgj->gij", rows, rows)
+        product = finite_product("bpgi,bpgj->gij", rows, rows)
         total = product if total is None else total + product
     assert total is not None
     return total
+
+
+def finite_product(formula: str, left: Tensor, right: Tensor) -> Tensor:
+    """`einsum` of two finite tensors; in float64 where float32 overflows, as it does for squares of activations of
+    2·10¹⁹. The result is not finite only if an operand is not."""
+    product = torch.einsum(formula, left, right)
+    if product.dtype == torch.float64 or torch.isfinite(product).all():
+        return product
+    return torch.einsum(formula, left.double(), right.double())
 
 
 def squared_gradients(
@@ -81,12 +90,20 @@ def _squared_linear(
     x_rows, g_rows = torch.cat(inputs, dim=1), torch.cat(outputs, dim=2)  # (B, P, g, q), (S, B, P, g, m)
 
     if single_row:
-        squares = torch.einsum("bgm,bgq->gmq", g_rows.square().sum((0, 2)), x_rows.square().sum(1))
+        squares = _product_of_squares(g_rows, x_rows)
         return {"weight": squares.reshape(weight.shape), "bias": bias}
     products = torch.einsum("sbpgm,bpgq->sbgmq", g_rows, x_rows).reshape(*g_rows.shape[:2], *weight.shape)
     if rotation is not None and not by_rows:
         products = rotation.to_rotated(products, batch_dims=2)
     return {"weight": products.square().sum((0, 1)), "bias": bias}
+
+
+def _product_of_squares(g_rows: Tensor, x_rows: Tensor) -> Tensor:
+    """`(g²)ᵀ (x²)` per group. One may overflow float32 where the product does not: then in float64."""
+    squares = torch.einsum("bgm,bgq->gmq", g_rows.square().sum((0, 2)), x_rows.square().sum(1))
+    if squares.dtype == torch.float64 or torch.isfinite(squares).all():
+        return squares
+    return _product_of_squares(g_rows.double(), x_rows.double())
 
 
 def _rotated_patch_rows(module: nn.Module, x: Tensor, rotation: Rotation | None) -> Tensor:

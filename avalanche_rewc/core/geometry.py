@@ -154,4 +154,9 @@ def kernel_positions(module: nn.Module) -> int:
 
 def promoted(x: Tensor) -> Tensor:
     """Half-precision tensors in float32: sums of squares overflow or vanish in 16 bits."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x.to(promoted_type(x.dtype))
+
+
+def promoted_type(dtype: torch.dtype) -> torch.dtype:
+    """At least float32."""
+    return torch.promote_types(dtype, torch.float32)

@@ -132,6 +132,6 @@ def _one_by_one(
                 logits, list(parameters.values()), signal.unsqueeze(0), retain_graph=True, allow_unused=True
             )
             for (name, parameter), gradient in zip(parameters.items(), found, strict=True):
-                collected[name].append(torch.zeros_like(parameter) if gradient is None else gradient)
+                collected[name].append(torch.zeros_like(parameter) if gradient is None else gradient.to_dense())
     shape = signals.shape[:2]
     return {name: torch.stack(found).reshape(*shape, *parameters[name].shape) for name, found in collected.items()}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avalanche_rewc.core.geometry import promoted_type
 from avalanche_rewc.core.plan import Entry
 from avalanche_rewc.core.rotation import Rotation
 
@@ -19,7 +20,8 @@ class Memory:
 
     Attributes:
         rotations: of the rotated weights.
-        importances: diagonal Fisher, mean over samples, in rotated coordinates, shaped like the parameter.
+        importances: diagonal Fisher, mean over samples, in rotated coordinates, shaped like the parameter; in float32
+            at least.
         anchors: the parameters θ* themselves, in rotated coordinates.
         positions: rows per sample and call at a rotated layer's input and output; they decide the cost of a step.
         factors: input and output factor of the rotated layers, mean over samples.
@@ -66,7 +68,8 @@ class Memory:
 
 def grow(memory: Memory, parameters: Mapping[str, Tensor]) -> Memory:
     """The memory for parameters that have gained rows or columns since: new ones get zero importance and keep their
-    own axis, old ones keep their rotation. Parameters that are gone are left out.
+    own axis, old ones keep their rotation. Parameters that are gone are left out. It follows parameters that have moved
+    to another device or precision, too.
 
     Raises:
         RuntimeError: a parameter has shrunk or changed its dimensions.
@@ -81,9 +84,12 @@ def grow(memory: Memory, parameters: Mapping[str, Tensor]) -> Memory:
                 f"parameter {name} had shape {tuple(importance.shape)} when its importance was estimated and has "
                 f"{tuple(shape)} now; parameters may grow between experiences, not shrink or change their dimensions"
             )
-        importances[name], anchors[name] = grown(importance, shape), grown(memory.anchors[name], shape)
+        like = parameters[name]
+        importances[name] = grown(importance, shape).to(like.device, promoted_type(like.dtype))
+        anchors[name] = grown(memory.anchors[name], shape).to(like)
         if name in memory.rotations:
-            rotations[name] = _grown_rotation(name, memory.rotations[name], importance.shape, shape)
+            rotation = memory.rotations[name].to(like)
+            rotations[name] = _grown_rotation(name, rotation, importance.shape, shape)
     return replace(memory, importances=importances, anchors=anchors, rotations=rotations)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avalanche_rewc.core.geometry import promoted
 from avalanche_rewc.core.rotation import Rotation
 
 
@@ -30,7 +31,8 @@ class QuadraticPenalty:
     """`ewc_lambda / 2 · Σ F (θ' − θ'*)²` over all terms; call it for the value, with its gradient behind it.
 
     Value and gradient `λ F (θ' − θ'*)` come from the same products, with fused operations over all parameters; terms
-    with a step of their own add two matrix products each way.
+    with a step of their own add two matrix products each way. All of it in float32 at least: importances of 16 bits
+    would overflow or vanish.
     """
 
     def __init__(self, ewc_lambda: float, terms: Sequence[Term]) -> None:
@@ -38,7 +40,7 @@ class QuadraticPenalty:
         self.direct = [term for term in terms if term.step is None]
         self.stepped = [term for term in terms if term.step is not None]
         self.importances = [term.importance for term in self.direct]
-        self.anchors = [term.anchor for term in self.direct]
+        self.anchors = [promoted(term.anchor) for term in self.direct]
         self.parameters = [term.parameter for term in (*self.direct, *self.stepped)]
 
     def __call__(self) -> Tensor:
@@ -50,8 +52,9 @@ class QuadraticPenalty:
     def _pulls(self, parameters: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """`½ λ Σ F Δ²` and, for each term, `F Δ` in the parameter's own coordinates."""
         values, pulls = [], []
+        parameters = [promoted(parameter) for parameter in parameters]
         if self.direct:
-            deltas = torch._foreach_sub(list(parameters[: len(self.direct)]), self.anchors)
+            deltas = torch._foreach_sub(parameters[: len(self.direct)], self.anchors)
             pulls = list(torch._foreach_mul(deltas, self.importances))
             values = [torch.dot(d.reshape(-1), p.reshape(-1)) for d, p in zip(deltas, pulls, strict=True)]
         for term, parameter in zip(self.stepped, parameters[len(self.direct) :], strict=True):

@@ -150,16 +150,12 @@ def _probe(
     model: nn.Module, args: tuple[Any, ...], watched: Mapping[str, nn.Module], parameters: Mapping[str, Tensor]
 ) -> _Evidence:
     _refuse_batch_statistics(model)
+    _refuse_parameters(parameters)
     args = tuple(a[:PROBE_SAMPLES] if isinstance(a, Tensor) else a for a in args)
     with capture(watched) as record:
         logits = model(*args)
     _check_logits(logits)
-    alone = model(*(a[:1] if isinstance(a, Tensor) else a for a in args))
-    if not _close(_finite(alone), _finite(logits[:1]), logits.dtype):
-        raise RuntimeError(
-            "the logits of a sample change with the other samples in its batch, or at random, in eval mode: per-sample "
-            "gradients have no meaning. Look for batch statistics or dropout that stay on in eval mode"
-        )
+    _refuse_company_of_samples(model, args, logits)
     # Random signals: those of a saturated softmax would vanish and prove nothing.
     signal = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
     gradients = record.output_gradients(logits, signal)
@@ -188,7 +184,8 @@ def _fingerprint(gradients: Tensor) -> Tensor:
 
     Different gradients have different ones, sums have sums, and the gradients themselves need not be kept.
     """
-    matrices = geometry.promoted(gradients).reshape(*gradients.shape[:1], *(gradients.shape[1:2] or (1,)), -1)
+    gradients = geometry.promoted(gradients.to_dense())  # embeddings may have sparse ones
+    matrices = gradients.reshape(*gradients.shape[:1], *(gradients.shape[1:2] or (1,)), -1)
     generator = torch.Generator().manual_seed(1)
     left = torch.randn(2, matrices.shape[1], generator=generator).to(matrices)
     right = torch.randn(matrices.shape[2], 2, generator=generator).to(matrices)
@@ -213,8 +210,12 @@ def check_finite(logits: Tensor, where: str) -> None:
         )
 
 
-def _finite(logits: Tensor) -> Tensor:
-    return logits.detach().nan_to_num(neginf=0.0)
+def _same_logits(ours: Tensor, logits: Tensor) -> bool:
+    """Whether the first rows agree. Columns that are the same for every sample say nothing about that and are left out:
+    the −1000 of a masked unit would set a scale on which any logits agree."""
+    varies = (logits != logits[:1]).any(0)
+    reference, ours = (values.detach()[: len(ours), varies].nan_to_num(neginf=0.0) for values in (logits, ours))
+    return not varies.any() or _close(ours, reference, logits.dtype)
 
 
 def _refuse_batch_statistics(model: nn.Module) -> None:
@@ -223,6 +224,40 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
             raise RuntimeError(
                 f"module {name!r} ({type(module).__name__}) keeps no running statistics, so samples of a batch depend "
                 "on each other in eval mode and have no gradient of their own. Use track_running_stats=True"
+            )
+
+
+def _refuse_company_of_samples(model: nn.Module, args: tuple[Any, ...], logits: Tensor) -> None:
+    """A sample must have its own logits, whatever stands beside it in the batch."""
+    if not _same_logits(model(*args), logits):
+        raise RuntimeError(
+            "the model answers at random in eval mode: per-sample gradients have no meaning. Look for dropout or noise "
+            "that stays on, such as F.dropout(x) instead of F.dropout(x, training=self.training)"
+        )
+    try:
+        alone = model(*(a[:1] if isinstance(a, Tensor) else a for a in args))
+    except Exception as error:
+        raise RuntimeError(
+            f"the model fails on a batch of one sample in eval mode ({error}): per-sample gradients need that. Look "
+            "for a squeeze() without a dimension, or a batch size that is written down"
+        ) from error
+    if alone.shape != logits[:1].shape or not _same_logits(alone, logits):
+        raise RuntimeError(
+            "the logits of a sample change with the other samples in its batch, in eval mode: per-sample gradients "
+            "have no meaning. Look for batch statistics, or operations over the first dimension"
+        )
+
+
+def _refuse_parameters(parameters: Mapping[str, Tensor]) -> None:
+    for name, parameter in parameters.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise RuntimeError(
+                f"parameter {name} has no shape yet: run one batch through the model before you make the optimizer"
+            )
+        if not parameter.is_floating_point():
+            raise RuntimeError(
+                f"parameter {name} is {parameter.dtype}: importances are for real numbers. Freeze it, or keep its real "
+                "and imaginary part in a real parameter (torch.view_as_real)"
             )
 
 

@@ -86,8 +86,11 @@ def merge_layer(module: nn.Module) -> Tensor:
 
 def _activation_sides(module: nn.Module, rotation: Rotation, rows: Rows) -> tuple[bool, bool]:
     """Whether the input and the output basis are applied to the activations, by the count above."""
-    if type(module).forward not in _PLAIN_FORWARDS or rotation.mixes_positions(geometry.weight_of(module)):
+    weight = geometry.weight_of(module)
+    if type(module).forward not in _PLAIN_FORWARDS or rotation.mixes_positions(weight):
         return False, False  # a forward of the user's own reads `self.weight`; patches exist only inside the kernel
+    if weight.dtype != rotation.input_basis.dtype:
+        return False, False  # activations in 16 bits; the bases are not
     m, q = rotation.output_basis.shape[1], rotation.input_basis.shape[1]
     kernel = geometry.kernel_positions(module)
     return rows[0] < m * kernel, rows[1] < q * kernel

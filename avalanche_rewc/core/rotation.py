@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from avalanche_rewc.core import geometry
+
 
 @dataclass(frozen=True)
 class Rotation:
@@ -18,7 +20,8 @@ class Rotation:
         output_basis: `U2`, shape (g, m, m), m outputs per group.
 
     The weight (g·m, n, *kernel) is seen as (g, m, q, r): r kernel positions share one channel basis, r = 1 otherwise.
-    The rotated weight keeps the weight's shape, so importances, anchors and optimizer state do too.
+    The rotated weight keeps the weight's shape, so importances, anchors and optimizer state do too. Bases are float32
+    or float64, whatever the weight is: 16 bits are too few for an orthogonal matrix.
     """
 
     input_basis: Tensor
@@ -37,18 +40,18 @@ class Rotation:
     def _product(self, left: Tensor | None, weight: Tensor, right: Tensor | None, batch_dims: int) -> Tensor:
         """`left @ W @ right` for each group and kernel position; left (g, m, m), right (g, q, q), None for identity."""
         groups, outputs, inputs = *self.output_basis.shape[:2], self.input_basis.shape[1]
-        stack = weight.reshape(*weight.shape[:batch_dims], groups, outputs, inputs, -1)
+        stack = geometry.promoted(weight).reshape(*weight.shape[:batch_dims], groups, outputs, inputs, -1)
         # Weights must not lose precision to a surrounding autocast.
         with torch.autocast(weight.device.type, enabled=False):
             if stack.shape[-1] == 1:
                 matrices = stack.squeeze(-1)
                 matrices = matrices if left is None else left @ matrices
-                return (matrices if right is None else matrices @ right).reshape(weight.shape)
+                return (matrices if right is None else matrices @ right).reshape(weight.shape).to(weight.dtype)
             if left is not None:
                 stack = torch.einsum("gab,...gbqr->...gaqr", left, stack)
             if right is not None:
                 stack = torch.einsum("...gaqr,gqs->...gasr", stack, right)
-            return stack.reshape(weight.shape)
+            return stack.reshape(weight.shape).to(weight.dtype)
 
     def mixes_positions(self, weight: Tensor) -> bool:
         """Whether the input basis is a patch basis, of channels and kernel positions together."""
@@ -59,7 +62,9 @@ class Rotation:
         return Rotation(_extend(self.input_basis, inputs), _extend(self.output_basis, outputs))
 
     def to(self, like: Tensor) -> Rotation:
-        return Rotation(self.input_basis.to(like), self.output_basis.to(like))
+        """On the device of a weight and in its precision, at least float32."""
+        device, dtype = like.device, geometry.promoted_type(like.dtype)
+        return Rotation(self.input_basis.to(device, dtype), self.output_basis.to(device, dtype))
 
 
 def between(source: Rotation | None, target: Rotation | None) -> Rotation | None:

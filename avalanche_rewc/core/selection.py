@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from torch import nn
 
 from avalanche_rewc.core import geometry
-from avalanche_rewc.core.checks import one_of
+from avalanche_rewc.core.checks import one_of, shown
 
 LayerChoice = str | Sequence[str] | Callable[[str, nn.Module], bool]
 NAMED_CHOICES = ("all", "all_but_last", "conv", "linear", "none")
@@ -21,7 +21,7 @@ def check_choice(layers: LayerChoice) -> None:
     if not isinstance(layers, list | tuple | set):
         one_of("layers", layers, NAMED_CHOICES, ", a list of module names or a callable(name, module) -> bool")
     elif not all(isinstance(name, str) for name in layers):
-        raise ValueError(f"layers={layers!r}: a list must hold module names, as in `model.named_modules()`")
+        raise ValueError(f"layers={shown(layers)}: a list must hold module names, as in `model.named_modules()`")
 
 
 def rotatable_layers(model: nn.Module, trainable: bool = False) -> dict[str, nn.Module]:

@@ -18,6 +18,7 @@ from avalanche_rewc.core.penalty import QuadraticPenalty, Term
 from avalanche_rewc.core.plan import parameter_name
 from avalanche_rewc.core.reparametrize import merge_layer, rotate_layer
 from avalanche_rewc.core.rotation import Rotation, between
+from avalanche_rewc.core.wrappers import refuse_replicas, unwrapped
 
 Space = Literal["rotated", "original"]
 
@@ -59,11 +60,15 @@ class ProtectedTraining:
         number("ewc_lambda", ewc_lambda)
         if not memories:
             raise ValueError("memories: there is nothing to protect; train the first task without ProtectedTraining")
+        if space == "rotated":
+            refuse_replicas(model)
+        model = unwrapped(model)
         self.model, self.optimizer = model, optimizer
         parameters = dict(model.named_parameters())
         # Everything that can fail is done before the first layer is touched.
         self.memories = [grow(memory, parameters) for memory in memories]
         trainable = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        _warn_of_lost(memories[-1], parameters)
         _warn_of_thawed(self.memories[-1], trainable)
         self.layers = _layers_to_rotate(model, self.memories[-1], trainable, batch_size) if space == "rotated" else []
         self._known: dict[str, Tensor] | None = None
@@ -152,6 +157,18 @@ def _layers_to_rotate(
             rows = (batch_size * p_in, batch_size * p_out)
             layers.append(_Layer(module_name, model.get_submodule(module_name), trainable[name], rotation, rows))
     return layers
+
+
+def _warn_of_lost(memory: Memory, parameters: dict[str, nn.Parameter]) -> None:
+    lost = [name for name in memory.importances if name not in parameters]
+    if lost:
+        warnings.warn(
+            f"{', '.join(lost[:3])}{f' and {len(lost) - 3} more' if len(lost) > 3 else ''}: remembered, and not in the "
+            "model any more, so nothing protects what they held. If they only got another name (a new wrapper, a "
+            "parametrization), give the model its new form before the first experience",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _warn_of_thawed(memory: Memory, trainable: dict[str, nn.Parameter]) -> None:

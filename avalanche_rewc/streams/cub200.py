@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -111,11 +112,12 @@ def read_cub200(folder: Path, *, whole_pictures: bool = False) -> PictureSet:
             raise ValueError(f"{folder}: images.txt and {name} do not agree about picture {wrong[0]}")
 
     classes = sorted(tables["classes.txt"])
+    class_names = [tables["classes.txt"][number][0] for number in classes]
     position = {str(number): label for label, number in enumerate(classes)}
     labels: list[int] = []
     train: list[bool] = []
     boxes: list[Box] = []
-    for number in images:
+    for number, (file,) in images.items():
         (label,), (mark,) = tables["image_class_labels.txt"][number], tables["train_test_split.txt"][number]
         if label not in position:
             raise ValueError(
@@ -124,17 +126,21 @@ def read_cub200(folder: Path, *, whole_pictures: bool = False) -> PictureSet:
         if mark not in ("0", "1"):
             raise ValueError(f"{folder / 'train_test_split.txt'}: picture {number} has {mark!r}, not 0 or 1")
         labels.append(position[label])
+        if file.split("/")[0] != (name := class_names[position[label]]):
+            raise ValueError(
+                f"{folder}: images.txt has picture {number} in {file}, image_class_labels.txt and classes.txt say that "
+                f"it is a {name}: a table is damaged, fetch the set again"
+            )
         train.append(mark == "1")
         boxes.append(_box(tables["bounding_boxes.txt"][number], number, folder))
 
     files = [f"images/{name}" for (name,) in images.values()]
-    paths = [folder / file for file in files]
-    require_pictures("CUB-200", paths, HOW)
+    paths = require_pictures("CUB-200", folder, files, HOW)
     return PictureSet(
         PictureDataset(paths, torch.tensor(labels), None if whole_pictures else boxes),
         torch.tensor(train),
         files,
-        [tables["classes.txt"][number][0] for number in classes],
+        class_names,
     )
 
 
@@ -143,6 +149,8 @@ def _box(values: list[str], number: int, folder: Path) -> Box:
         x, y, width, height = map(float, values)
     except ValueError as error:
         raise ValueError(f"{folder / 'bounding_boxes.txt'}: picture {number} has the box {values}") from error
+    if not all(map(math.isfinite, (x, y, width, height))) or width < 1 or height < 1:
+        raise ValueError(f"{folder / 'bounding_boxes.txt'}: picture {number} has the box {values}, which holds nothing")
     return x, y, width, height
 
 

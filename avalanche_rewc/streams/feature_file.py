@@ -24,8 +24,10 @@ import torch
 from torch import Tensor
 
 from avalanche_rewc.streams.counts import check_counts
+from avalanche_rewc.streams.trust import unpacked_limit
 
 FORMAT = 1
+MAX_LABEL = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,13 @@ def _read(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             f"{path}: no such feature file. Make it with `python -m avalanche_rewc.features extract --help`"
         )
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > unpacked_limit(path):
+            raise ValueError(f"its {path.stat().st_size:,} bytes claim to be {size:,} when they are unpacked")
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # a damaged file may raise anything
         raise ValueError(f"{path} cannot be read as a feature file ({error})") from error
 
 
@@ -155,11 +161,13 @@ def _metadata(arrays: Mapping[str, np.ndarray[Any, Any]], path: Path) -> dict[st
 
 def _content(arrays: Mapping[str, np.ndarray[Any, Any]], metadata: Mapping[str, Any] | None, path: Path) -> FeatureFile:
     if {"features", "labels", "train"} <= arrays.keys():
-        features, labels, train = (torch.from_numpy(arrays[name]) for name in ("features", "labels", "train"))
+        features, labels, train = (_tensor(arrays, name, path) for name in ("features", "labels", "train"))
     elif (
         names := {f"{part}_{what}" for part in ("train", "test") for what in ("features", "labels")}
     ) <= arrays.keys():
-        parts = {name: torch.from_numpy(arrays[name]) for name in names}
+        parts = {name: _tensor(arrays, name, path) for name in names}
+        if len({parts[f"{part}_features"].shape[1:] for part in ("train", "test")}) > 1:
+            raise ValueError(f"{path}: training and test features are not of one width")
         features = torch.cat([parts["train_features"], parts["test_features"]])
         labels = torch.cat([parts["train_labels"], parts["test_labels"]])
         train = torch.arange(len(labels)) < len(parts["train_labels"])
@@ -169,12 +177,23 @@ def _content(arrays: Mapping[str, np.ndarray[Any, Any]], metadata: Mapping[str, 
         raise ValueError(f"{path}: features are {features.dtype} of shape {tuple(features.shape)}, not numbers (N, D)")
     if train.dtype != torch.bool or not len(features) == len(labels) == len(train):
         raise ValueError(f"{path}: {len(features)} features, {len(labels)} labels and {len(train)} marks do not agree")
+    if labels.dim() != 1 or labels.is_floating_point() or len(labels) == 0:
+        raise ValueError(f"{path}: labels are {labels.dtype} of shape {tuple(labels.shape)}, not whole numbers (N,)")
+    if int(labels.min()) < 0 or int(labels.max()) > MAX_LABEL:
+        raise ValueError(f"{path}: labels go from {int(labels.min())} to {int(labels.max())}, not up from 0")
     if not torch.isfinite(features).all():
         raise ValueError(f"{path} has features that are not finite: it is damaged")
-    files = tuple(arrays["files"].tolist()) if "files" in arrays else None
+    files = tuple(map(str, arrays["files"].reshape(-1).tolist())) if "files" in arrays else None
     if files is not None and len(files) != len(features):
         raise ValueError(f"{path}: {len(features)} features but {len(files)} names of files")
     return FeatureFile(features, labels.to(torch.int64), train, files, metadata)
+
+
+def _tensor(arrays: Mapping[str, np.ndarray[Any, Any]], name: str, path: Path) -> Tensor:
+    array = arrays[name]
+    if array.dtype.kind not in "fiub" or array.ndim == 0:
+        raise ValueError(f"{path}: {name} is {array.dtype} of shape {array.shape}, not numbers")
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))
 
 
 def _match(content: FeatureFile, kind: FeatureKind, path: Path, canonical: bool) -> None:

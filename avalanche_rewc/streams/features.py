@@ -104,8 +104,9 @@ def _class_names(content: FeatureFile) -> list[str]:
     """From the metadata, else from the pictures' names as the two sets write them, else the numbers."""
     count = int(content.labels.max()) + 1
     names = [str(label) for label in range(count)]
-    if content.metadata is not None and len(content.metadata.get("class_names", ())) == count:
-        return [str(name) for name in content.metadata["class_names"]]
+    announced = content.metadata.get("class_names") if content.metadata is not None else None
+    if isinstance(announced, list) and len(announced) == count:
+        return [str(name) for name in announced]
     for label, file in zip(content.labels.tolist(), content.files or (), strict=False):
         picture = PurePosixPath(file)
         # CUB-200: images/001.Black_footed_Albatross/….jpg; Stanford-40: JPEGImages/applauding_177.jpg

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from avalanche_rewc.streams.dataset import TensorClassificationDataset
 from avalanche_rewc.streams.download import Archive, fetch
 from avalanche_rewc.streams.root import missing_files, resolve_data_root
 from avalanche_rewc.streams.split import Source, SplitBenchmark, split
+from avalanche_rewc.streams.trust import unpacked_limit
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
 ARCHIVES = {
@@ -104,6 +106,10 @@ def _read_part(raw: Path, part: str, padding: int) -> TensorClassificationDatase
             f"MNIST in {raw}: {part} has pictures of shape {tuple(pictures.shape)} and labels of shape "
             f"{tuple(labels.shape)}, which do not go together. Remove the files and fetch them again"
         )
+    if len(labels) and int(labels.max()) > 9:
+        raise ValueError(
+            f"MNIST in {raw}: {part} has the label {int(labels.max())}. Remove the files and fetch them again"
+        )
     size = 28 + 2 * padding
     inputs = torch.zeros(len(pictures), 1, size, size)
     inputs[:, 0, padding : padding + 28, padding : padding + 28] = pictures
@@ -121,16 +127,20 @@ def read_idx(path: Path) -> Tensor:
     The format: two zero bytes, the type (8 for unsigned bytes), the number of axes, their lengths as big-endian 32-bit
     numbers, then the values.
     """
+    limit = unpacked_limit(path)
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(limit + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged ({error}): remove it and fetch it again") from error
+    if len(content) > limit:
+        raise ValueError(f"{path} has more than {limit:,} bytes when it is unpacked: remove it and fetch it again")
     axes = content[3] if len(content) > 3 else 0
     start = 4 + 4 * axes
     if content[:3] != bytes((0, 0, UNSIGNED_BYTE)) or len(content) < start:
         raise ValueError(f"{path} is not an idx file of unsigned bytes: remove it and fetch it again")
     shape = tuple(np.frombuffer(content, ">u4", axes, 4).tolist())
-    if len(content) - start != np.prod(shape, dtype=np.int64):
+    if len(content) - start != math.prod(shape):
         raise ValueError(
             f"{path} has {len(content) - start} values, its header says {shape}: remove it and fetch it again"
         )

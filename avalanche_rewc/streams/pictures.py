@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,13 @@ from torch.utils.data import Dataset
 from torchvision import transforms
 
 from avalanche_rewc.streams.root import missing_files
+from avalanche_rewc.streams.trust import stays_inside
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
+"""What a picture may be. Pillow has decoders for much more, among them one that starts another program."""
 
 Transform = Callable[[Any], Any]
 Box = tuple[float, float, float, float]
@@ -91,10 +96,10 @@ def decode(path: Path) -> Image.Image:
         OSError: it cannot be decoded; the message names it.
     """
     try:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=FORMATS) as picture:
             decoded: Image.Image = picture.convert("RGB")
             return decoded
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # a decoder may raise anything on damaged bytes
         raise OSError(f"{path} cannot be decoded ({error}): fetch this picture again") from error
 
 
@@ -108,10 +113,22 @@ def corners(box: Box, size: tuple[int, int], path: Path) -> tuple[int, int, int,
     return left, top, right, bottom
 
 
-def require_pictures(what: str, paths: Sequence[Path], how: str) -> None:
-    """Refuse a set of which pictures are missing; other files in its folders do not matter."""
+def require_pictures(what: str, folder: Path, files: Sequence[str], how: str) -> list[Path]:
+    """The paths of a set's pictures. Other files in its folders do not matter.
+
+    Raises:
+        ValueError: a name that leads out of the folder, or comes twice.
+        FileNotFoundError: pictures are missing.
+    """
+    if outside := [file for file in files if not stays_inside(file)]:
+        raise ValueError(f"{what}: its tables name {outside[0]!r}, which leads out of {folder}; refused")
+    if len(set(files)) < len(files):
+        twice, _ = Counter(files).most_common(1)[0]
+        raise ValueError(f"{what}: its tables in {folder} name {twice} more than once")
+    paths = [folder / file for file in files]
     if missing := [path for path in paths if not path.is_file()]:
         raise missing_files(what, missing, how)
+    return paths
 
 
 def resized(size: int) -> Transform:

@@ -13,7 +13,8 @@ from avalanche_rewc.streams.download import Archive, fetch
 from avalanche_rewc.streams.pictures import PictureDataset, PictureSet, cropped, require_pictures
 from avalanche_rewc.streams.root import missing_files, resolve_data_root
 from avalanche_rewc.streams.split import Source, SplitBenchmark, Transform, split
-from avalanche_rewc.streams.tables import read_lines
+from avalanche_rewc.streams.tables import is_number, read_lines
+from avalanche_rewc.streams.trust import stays_inside
 from avalanche_rewc.streams.unpack import install
 
 SITE = "http://vision.stanford.edu/Datasets"
@@ -111,14 +112,15 @@ def read_stanford40(folder: Path, *, canonical: bool = True) -> PictureSet:
     labels: list[int] = []
     train: list[bool] = []
     for (name, part), path in lists.items():
-        listed = [text for _, text in read_lines(path)]
+        listed = []
+        for line, text in read_lines(path):
+            if not text.startswith(f"{name}_"):
+                raise ValueError(f"{path}, line {line}: {text!r} is not the name of a picture of {name}")
+            listed.append(text)
         files += [f"JPEGImages/{file}" for file in listed]
         labels += [names.index(name)] * len(listed)
         train += [part == "train"] * len(listed)
-    if len(set(files)) < len(files):
-        raise ValueError(f"{splits}: {max(files, key=files.count)} is named more than once")
-    paths = [folder / file for file in files]
-    require_pictures("Stanford-40", paths, HOW)
+    paths = require_pictures("Stanford-40", folder, files, HOW)
     if canonical:
         _compare_announced(splits, announced, [names[label] for label in labels])
     return PictureSet(PictureDataset(paths, torch.tensor(labels)), torch.tensor(train), files, names)
@@ -129,12 +131,19 @@ def _read_actions(path: Path) -> dict[str, int]:
     actions: dict[str, int] = {}
     for line, text in list(read_lines(path))[1:]:
         columns = text.split()
-        if len(columns) != 2 or not columns[1].isdecimal():
+        if len(columns) != 2 or not is_number(columns[1]) or not is_action(columns[0]):
             raise ValueError(f"{path}, line {line}: {text!r} is not an action and a number")
+        if columns[0] in actions:
+            raise ValueError(f"{path}, line {line}: {columns[0]} comes twice")
         actions[columns[0]] = int(columns[1])
     if not actions:
         raise ValueError(f"{path} names no action")
     return actions
+
+
+def is_action(name: str) -> bool:
+    """Whether a name can be an action's, which is a part of files' names."""
+    return stays_inside(name) and not set(name) & set("/\\")
 
 
 def _compare_announced(splits: Path, announced: dict[str, int], listed: list[str]) -> None:

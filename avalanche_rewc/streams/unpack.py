@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import tarfile
 import tempfile
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-Member = tuple[str, Callable[[], IO[bytes] | None]]
+from avalanche_rewc.streams.trust import stays_inside, unpacked_limit
+
+MAX_MEMBERS = 200_000
+"""Files of one archive; the largest of the paper's sets has 12,000."""
 
 
 class UnsafeArchive(ValueError):
     """An archive has a member that does not belong into a data set."""
 
 
+@dataclass(frozen=True)
+class Member:
+    """A file of an archive."""
+
+    name: str
+    size: int
+    open: Callable[[], IO[bytes] | None]
+
+
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a `.zip`, `.tar`, `.tgz` or `.tar.gz` under `folder`.
 
     Only plain files and folders are accepted: a member with an absolute path or `..`, a link or a device is refused
-    and names itself, before anything is written. File modes and owners of the archive are not taken over.
+    and names itself, before anything is written; so is an archive whose files would be a hundred times its own size or
+    more, or would be written twice. File modes and owners of the archive are not taken over.
 
     Raises:
         UnsafeArchive: see above.
@@ -32,11 +46,17 @@ def unpack(archive: Path, folder: Path) -> None:
     try:
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as opened:
-                _write(list(_zip_members(opened, archive)), folder)
+                _write(_accepted(_zip_members(opened, archive), archive), folder)
         else:
             with tarfile.open(archive) as opened_tar:
-                _write(list(_tar_members(opened_tar, archive)), folder)
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
+                members = _accepted(_tar_members(opened_tar, archive), archive)
+                _require_end(opened_tar)
+                _write(members, folder)
+    except UnsafeArchive:
+        raise
+    except Exception as error:  # a damaged archive may raise anything
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # not the archive's fault: no space, no permission
         raise ValueError(f"{archive} is damaged ({error}): remove it and fetch it again") from error
 
 
@@ -51,7 +71,7 @@ def install(archives: list[Path], folder: Path, check: Callable[[Path], None]) -
         folder: where the set is to be; must not exist.
         check: called with the unpacked set.
     """
-    if folder.exists():
+    if os.path.lexists(folder):
         raise FileExistsError(f"{folder} exists already and is not whole: move it away or remove it, then try again")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as staging:
@@ -71,9 +91,26 @@ def _tar_members(archive: tarfile.TarFile, path: Path) -> Iterator[Member]:
     for member in archive:
         if not (member.isfile() or member.isdir()):
             raise UnsafeArchive(f"{path}: {member.name!r} is a link or a device, which no data set needs; refused")
-        name = _safe_name(member.name, path)
+        name = _safe_name(member.name, path, folder=member.isdir())
         if member.isfile():
-            yield name, lambda member=member: archive.extractfile(member)  # type: ignore[misc]
+            yield Member(name, member.size, lambda member=member: archive.extractfile(member))  # type: ignore[misc]
+
+
+def _require_end(archive: tarfile.TarFile) -> None:
+    """Refuse an archive that does not end where its last readable header says.
+
+    `tarfile` takes a damaged header for the end of the archive. Reading on to the end of the file tells them apart, and
+    makes gzip compare its checksum.
+    """
+    assert archive.fileobj is not None
+    archive.fileobj.seek(archive.offset)
+    end = archive.fileobj.read(tarfile.BLOCKSIZE)
+    if len(end) < tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("it breaks off")
+    while end:
+        if end.strip(b"\0"):
+            raise tarfile.ReadError(f"no header at byte {archive.offset}")
+        end = archive.fileobj.read(1 << 20)
 
 
 def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[Member]:
@@ -81,21 +118,43 @@ def _zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[Member]:
         mode = member.external_attr >> 16
         if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise UnsafeArchive(f"{path}: {member.filename!r} is a link or a device, which no data set needs; refused")
-        name = _safe_name(member.filename, path)
+        name = _safe_name(member.filename, path, folder=member.is_dir())
         if not member.is_dir():
-            yield name, lambda member=member: archive.open(member)  # type: ignore[misc]
+            yield Member(name, member.file_size, lambda member=member: archive.open(member))  # type: ignore[misc]
 
 
-def _safe_name(name: str, path: Path) -> str:
-    parts = PurePosixPath(name.replace("\\", "/"))
-    if parts.is_absolute() or ".." in parts.parts or ":" in name or "\0" in name:
+def _safe_name(name: str, path: Path, *, folder: bool) -> str:
+    relative = PurePosixPath(name.replace("\\", "/"))
+    itself = folder and not relative.parts  # "./", which many archives begin with
+    if not itself and not stays_inside(name):
         raise UnsafeArchive(f"{path}: {name!r} leads out of the folder it is unpacked to; refused")
-    return str(parts)
+    return str(relative)
+
+
+def _accepted(members: Iterable[Member], path: Path) -> list[Member]:
+    """All members, unless together they are too large or too many, or one would be written over another."""
+    accepted: dict[str, Member] = {}
+    folders: set[str] = set()
+    size, limit = 0, unpacked_limit(path)
+    for member in members:
+        size += member.size
+        if size > limit or len(accepted) == MAX_MEMBERS:
+            raise UnsafeArchive(
+                f"{path}: from {member.name!r} on it would fill more than {limit:,} bytes or {MAX_MEMBERS:,} files, "
+                "which no data set of its size does; refused"
+            )
+        if member.name in accepted:
+            raise UnsafeArchive(f"{path}: {member.name!r} comes twice; refused")
+        accepted[member.name] = member
+        folders.update(str(parent) for parent in PurePosixPath(member.name).parents)
+    if clash := folders & accepted.keys():
+        raise UnsafeArchive(f"{path}: {min(clash)!r} is a file and a folder; refused")
+    return list(accepted.values())
 
 
 def _write(members: list[Member], folder: Path) -> None:
-    for name, opened in members:
-        target = folder / name
+    for member in members:
+        target = folder / member.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with opened() as source, target.open("wb") as out:  # type: ignore[union-attr]
+        with member.open() as source, target.open("wb") as out:  # type: ignore[union-attr]
             shutil.copyfileobj(source, out, 1 << 20)

@@ -157,7 +157,12 @@ def test_annotations_are_not_needed(tmp_path):
             r"actions.txt, line 2: .* is not an action and a number",
         ),
         ("actions.txt", "action_name\tnumber\r\n", "names no action"),
-        ("reading_test.txt", "phoning_141.jpg\r\nphoning_141.jpg\r\n", r"phoning_141.jpg is named more than once"),
+        ("reading_test.txt", "reading_018.jpg\r\n" * 2, r"Stanford40 name JPEGImages/reading_018.jpg more than once"),
+        (
+            "reading_test.txt",
+            "phoning_141.jpg\r\n",
+            r"line 1: 'phoning_141.jpg' is not the name of a picture of reading",
+        ),
     ],
 )
 def test_damaged_tables_are_refused(tmp_path, name, content, message):
