@@ -30,6 +30,8 @@ from avalanche_rewc.options import Mode, Options
 from avalanche_rewc.report import summary_table
 from avalanche_rewc.sampling import ExperienceBatches, check_experience
 
+DEFAULT_LAMBDA = 1e4
+"""See benchmarks/RESULTS.md for what it rests on."""
 ESTIMATION_BATCH = 32
 """Smallest batch of an estimation, for strategies that train with tiny ones (Avalanche's default is 1)."""
 
@@ -47,7 +49,7 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
     to the loss. Between experiences and in evaluation the model is the ordinary module it was.
 
     Args:
-        ewc_lambda: λ, the strength of the penalty. Its scale depends on the loss and on `fisher`.
+        ewc_lambda: λ, the strength of the penalty. The default is meant for `normalize=True`.
         layers: which layers are rotated: "all", "all_but_last" (the one the forward pass calls last stays as it is),
             "conv", "linear", "none" (diagonal EWC), a list of module names, or a callable(name, module) -> bool. Every
             other trainable parameter is protected by the plain diagonal.
@@ -55,8 +57,8 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
             together (the basis of (E)KFAC).
         space: "rotated": the optimizer walks in rotated coordinates (the paper). "original": only the penalty is
             rotated, the model is never touched. The same under SGD, not under Adam.
-        fisher: "sampled" (labels drawn from the model, the paper), "exact" (expectation over all classes; as many
-            backward passes as there are classes), "empirical" (the data's labels).
+        fisher: "exact" (expectation over all classes; as many backward passes as there are classes), "sampled" (labels
+            drawn from the model, the paper), "empirical" (the data's labels).
         samples_per_class: how many samples of each class of an experience the estimate uses; None: all.
         mode: "last" keeps the importances of the last experience only (the paper; memory and time stay flat),
             "separate" one set for every experience, "online" one decaying sum.
@@ -77,12 +79,12 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
 
     def __init__(
         self,
-        ewc_lambda: float,
+        ewc_lambda: float = DEFAULT_LAMBDA,
         *,
         layers: LayerChoice = "all_but_last",
         conv_basis: ConvBasis = "channel",
         space: Space = "rotated",
-        fisher: FisherKind = "sampled",
+        fisher: FisherKind = "exact",
         samples_per_class: int | None = 40,
         mode: Mode = "last",
         decay_factor: float | None = None,

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from avalanche_rewc.core import BasisFunction, ConvBasis, FisherKind, LayerChoice, Space
 from avalanche_rewc.options import Mode
-from avalanche_rewc.plugin import REWCPlugin
+from avalanche_rewc.plugin import DEFAULT_LAMBDA, REWCPlugin
 
 
 class REWC(SupervisedTemplate):  # type: ignore[misc]
@@ -30,11 +30,11 @@ class REWC(SupervisedTemplate):  # type: ignore[misc]
         model: nn.Module,
         optimizer: Optimizer,
         criterion: Any = None,
-        ewc_lambda: float,
+        ewc_lambda: float = DEFAULT_LAMBDA,
         layers: LayerChoice = "all_but_last",
         conv_basis: ConvBasis = "channel",
         space: Space = "rotated",
-        fisher: FisherKind = "sampled",
+        fisher: FisherKind = "exact",
         samples_per_class: int | None = 40,
         mode: Mode = "last",
         decay_factor: float | None = None,

@@ -16,18 +16,18 @@ from benchmarks.report import figures
 from benchmarks.report.collect import Setting, collect
 from benchmarks.report.page import markdown_table
 from benchmarks.report.tables import comparison
-from benchmarks.store import ResultStore
+from benchmarks.store import read_packed
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-RESULTS = ROOT / "benchmarks" / "results" / "compare"
+RESULTS = ROOT / "benchmarks" / "results" / "compare.jsonl"
 FIGURE = ROOT / "docs" / "figures" / "digits-trade-off.png"
 BLOCK = re.compile(r"(<!-- made by python -m benchmarks\.readme -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def digits() -> Setting:
     """The comparison on digits."""
-    (setting,) = collect(ResultStore(RESULTS).results())
+    (setting,) = collect(read_packed(RESULTS))
     return setting
 
 

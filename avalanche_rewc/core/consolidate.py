@@ -33,7 +33,7 @@ def consolidate(
     *,
     layers: LayerChoice = "all_but_last",
     conv_basis: ConvBasis = "channel",
-    fisher: FisherKind = "sampled",
+    fisher: FisherKind = "exact",
     basis: BasisFunction = eigen,
     generator: torch.Generator | None = None,
     earlier: Memory | None = None,
