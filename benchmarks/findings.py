@@ -29,7 +29,6 @@ KEPT = HERE / "results"
 TEMPLATE = HERE / "RESULTS.template.md"
 PAGE = HERE / "RESULTS.md"
 FIGURES = HERE.parent / "docs" / "figures"
-HIGHLIGHT = "**"
 
 
 @functools.cache
@@ -93,6 +92,11 @@ class Findings:
         """Average accuracy after the last task in per cent, mean over seeds: for comparisons in the template."""
         runs = self.runs(self.setting(sweep, stream, tasks, **differs), method, way)
         return 100 * fmean(run["average_accuracy"] for run in runs)
+
+    def trace(self, sweep: str, stream: str, tasks: int, method: str, task: int) -> str:
+        """Sum of the importances that a task left, mean over seeds."""
+        runs = self.runs(self.setting(sweep, stream, tasks), method)
+        return f"{fmean(run['importances'][task]['sum'] for run in runs):.2g}"
 
     def gain(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str, way: str = "validation") -> str:
         """How many points a method is above another: mean ± standard deviation of the differences, seed by seed."""

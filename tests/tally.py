@@ -1,4 +1,4 @@
-"""Counts of what the random tests tried, for a table of faults injected and losses."""
+"""Counts of what the tests with faults and random cases tried, for the table that `benchmarks.faults` makes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from pathlib import Path
 VARIABLE = "REWC_FAULT_REPORT"
 SOAK = os.environ.get("REWC_SOAK") == "1"
 """The longer, random form of these tests."""
+
+
+def trials(usual: int, soak: int) -> int:
+    """How many random trials: `make soak` asks for many."""
+    return soak if SOAK else usual
 
 
 class Tally:
@@ -26,16 +31,24 @@ class Tally:
 
 @contextmanager
 def tally(what: str) -> Iterator[Tally]:
-    """Count within; the counts are written to the folder named by REWC_FAULT_REPORT, if it is set.
-
-    `lost` is 1 if the test failed: a property-based test stops at the first loss it finds.
-    """
+    """Count within. `lost` is 1 if the test failed: a property-based test stops at the first loss it finds."""
     counts, lost = Tally(), 1
     try:
         yield counts
         lost = 0
     finally:
-        if folder := os.environ.get(VARIABLE):
-            path = Path(folder) / f"{what.replace(' ', '-').replace('/', '-')}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"what": what, "tried": counts.tried, "lost": lost, **counts.details}) + "\n")
+        _write(what, counts.tried, lost, counts.details)
+
+
+def report(what: str, tried: int, lost: int = 0) -> None:
+    """Count what was done elsewhere; fail if something was lost."""
+    _write(what, tried, lost, {})
+    assert lost == 0, f"{what}: {lost} of {tried} lost something"
+
+
+def _write(what: str, tried: int, lost: int, details: dict[str, int]) -> None:
+    if folder := os.environ.get(VARIABLE):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        name = "".join(letter if letter.isalnum() else "-" for letter in what)
+        record = {"what": what, "tried": tried, "lost": lost, **details}
+        (Path(folder) / f"{name}.json").write_text(json.dumps(record) + "\n")

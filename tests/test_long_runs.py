@@ -161,8 +161,9 @@ def test_no_file_or_process_is_left_open():
     learn()
     gc.collect()
     before = len(os.listdir(OPEN_FILES))
+    others = set(multiprocessing.active_children())  # of tests before this one
     for _ in range(20 if SOAK else 1):
         learn()
     gc.collect()
     assert len(os.listdir(OPEN_FILES)) <= before
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= others

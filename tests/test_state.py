@@ -74,7 +74,7 @@ def learned():
     ("options", "message"),
     [
         ({"ewc_lambda": 31}, "ewc_lambda is 31 here and 30 in it"),
-        ({"fisher": "exact"}, "fisher is 'exact' here and 'sampled' in it"),
+        ({"fisher": "sampled"}, "fisher is 'sampled' here and 'exact' in it"),
         ({"layers": lambda name, module: True}, "layers is '.*lambda.*' here and 'all_but_last' in it"),
         ({"seed": 1, "mode": "separate"}, "mode is 'separate' here and 'last' in it; seed is 1 here and None in it"),
     ],

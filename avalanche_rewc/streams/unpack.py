@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -55,8 +56,8 @@ def unpack(archive: Path, folder: Path) -> None:
     except UnsafeArchive:
         raise
     except Exception as error:  # a damaged archive may raise anything
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # not the archive's fault: no space, no permission
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise  # not the archive's fault: no space, no permission. (EINVAL: its index points before its beginning.)
         raise ValueError(f"{archive} is damaged ({error}): remove it and fetch it again") from error
 
 

@@ -34,9 +34,26 @@ def test_the_result_says_all():
     assert {"python", "avalanche-lib", "avalanche-rewc", "commit"} <= set(result["versions"])
     assert result["machine"]["threads"] == 1
     assert result["seconds"]["total"] > sum(result["seconds"]["training"]) > 0
-    assert any(name.startswith("Time_") for name in result["seconds"]["metrics"])
-    assert not any(name.startswith("Time_") for name in result["metrics"])
     assert result["loss"][1][0] > 0
+    assert result["validation"] is None
+
+
+def test_held_out_samples_are_evaluated_like_test_samples():
+    run = config("rewc", 2, validation=0.2)
+    result = json.loads(json.dumps(execute(run)))
+    held_out = result["validation"]
+    assert [value is not None for value in held_out["accuracy"][0]] == [True, False]
+    assert held_out["average_accuracy"] == pytest.approx(sum(held_out["accuracy"][1]) / 2)
+    assert held_out["accuracy"] != result["accuracy"]
+    assert result["accuracy"] != execute(run.but(validation=0.0))["accuracy"], "other samples were trained on"
+
+
+def test_importances_are_recorded():
+    first, last = execute(config("rewc-none", 2))["importances"]
+    assert first["count"] < last["count"], "the head has grown"
+    assert 0 < first["max"] <= first["sum"] < first["max"] * first["count"]
+    assert first["squares"] <= first["sum"] * first["max"]
+    assert execute(config())["importances"] == [None, None]
 
 
 def test_every_task_learned_is_evaluated_after_every_task():

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.faults import main
 from benchmarks.names import UserError
-from tests.faults import report
+from tests.tally import report
 
 
 def test_counts_become_a_table(tmp_path, monkeypatch):

@@ -97,7 +97,7 @@ def test_the_paper_s_tables_ship_with_five_seeds_and_both_ways_of_choosing():
         sweep = load_sweep(name)
         assert {run.seed for run in sweep.runs} == {0, 1, 2, 3, 4}
         assert sweep.select == ("validation", "test")
-    strengths = {run.strength for run in load_sweep("table1").runs if run.method == "rewc-fc"}
+    strengths = {run.strength for run in load_sweep("table1").runs if run.method == "rewc-fc-raw"}
     assert strengths == {1, 10, 100, 1e3, 1e4, 1e5}
 
 

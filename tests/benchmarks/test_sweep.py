@@ -18,7 +18,7 @@ from benchmarks.names import UserError
 from benchmarks.store import ResultStore
 from benchmarks.sweep import run_configs
 from tests.benchmarks.small import ROOT, config, start, stored, undisturbed, wait_for
-from tests.faults import report, trials
+from tests.tally import report, trials
 
 FILE = """
 seeds = [0, 1, 2]

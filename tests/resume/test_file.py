@@ -10,7 +10,7 @@ import torch
 
 from avalanche_rewc.resume import file as module
 from avalanche_rewc.resume.file import FORMAT, MAGIC, read_newest, write_checkpoint
-from tests.faults import report, trials
+from tests.tally import report, trials
 
 
 @pytest.fixture

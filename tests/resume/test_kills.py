@@ -10,8 +10,8 @@ import pytest
 
 from avalanche_rewc.files import TEMPORARY
 from avalanche_rewc.resume.file import read_newest
-from tests.faults import report, trials
 from tests.resume.experiment import EXPERIENCES, FAULTS, experiment, start
+from tests.tally import report, trials
 
 KILLED = -signal.SIGKILL
 

@@ -202,17 +202,29 @@ CONTENT = {f"set/{folder}/{i}.txt": NOISE.randbytes(400) + bytes(300) for folder
 
 
 def packed(path):
+    """An archive without dates in it, so that the same damage is done every time."""
     if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(path, "w") as archive:
             for name, content in CONTENT.items():
-                archive.writestr(name, content)
-    else:
-        with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as archive:
-            for name, content in CONTENT.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
+                archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+        return path
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as archive:
+        for name, content in CONTENT.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    path.write_bytes(gzip.compress(plain.getvalue(), mtime=0) if path.suffix == ".tgz" else plain.getvalue())
     return path
+
+
+def test_an_index_that_points_before_the_beginning_is_the_archive_s_fault(tmp_path):
+    archive = packed(tmp_path / "set.zip")
+    content = bytearray(archive.read_bytes())
+    end = content.rindex(b"PK\x05\x06")
+    content[end + 16 : end + 20] = (2**31).to_bytes(4, "little")  # where the index begins
+    archive.write_bytes(content)
+    assert outcome(lambda: unpack_archive(archive, tmp_path / "out") or True, "set.zip is damaged") is None
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tgz"])
