@@ -202,16 +202,19 @@ CONTENT = {f"set/{folder}/{i}.txt": NOISE.randbytes(400) + bytes(300) for folder
 
 
 def packed(path):
+    """CONTENT as an archive, the same to the byte whenever it is made."""
     if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(path, "w") as archive:
             for name, content in CONTENT.items():
-                archive.writestr(name, content)
-    else:
-        with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as archive:
-            for name, content in CONTENT.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
+                archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+        return path
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as archive:
+        for name, content in CONTENT.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    path.write_bytes(gzip.compress(plain.getvalue(), mtime=0) if path.suffix == ".tgz" else plain.getvalue())
     return path
 
 
@@ -242,6 +245,18 @@ def test_a_damaged_header_in_a_tar_is_not_its_end(tmp_path):
     content[content.index(b"set/b/1.txt") + 110] ^= 0x55
     archive.write_bytes(content)
     with pytest.raises(ValueError, match=r"set\.tar is damaged \(no header at byte"):
+        unpack_archive(archive, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_zip_that_lost_members_is_damaged(tmp_path):
+    """A longer comment in one entry of its directory swallows the entries behind it."""
+    archive = packed(tmp_path / "set.zip")
+    content = bytearray(archive.read_bytes())
+    content[content.index(b"PK\1\2") + 32] = 57  # as long as an entry
+    archive.write_bytes(content)
+    assert len(zipfile.ZipFile(archive).namelist()) < len(CONTENT)
+    with pytest.raises(ValueError, match=r"set\.zip is damaged \(it has \d members and says 6\)"):
         unpack_archive(archive, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
