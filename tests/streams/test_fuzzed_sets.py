@@ -375,6 +375,8 @@ def test_pickles_of_cifar100(tmp_path):
     for part in ("train", "test"):
         (folder / part).write_bytes(pickle.dumps({"data": pixels, "fine_labels": [0, 1, 2, 99]}, protocol=2))
     (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [str(c) for c in range(100)]}, protocol=2))
+    train, _, _ = read_cifar100(folder)
+    assert np.array_equal(train.inputs.numpy().reshape(4, 3072), pixels)
     draw = fuzzer()
     with tally("damaged pickles of CIFAR-100") as counts:
         for _ in range(2 * ROUNDS):
