@@ -62,8 +62,9 @@ class _Array:
             raise ValueError("an array has no shape or no bytes")
         if min(shape, default=0) < 0 or math.prod(shape) != len(content):
             raise ValueError(f"an array of shape {shape} has {len(content)} bytes")
-        array: np.ndarray[Any, Any] = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
-        return array.copy()
+        flat = np.frombuffer(content, np.uint8)
+        array: np.ndarray[Any, Any] = flat.reshape(shape, order="F" if fortran else "C").copy()
+        return array
 
 
 def _reconstruct(*_: Any) -> _Array:
