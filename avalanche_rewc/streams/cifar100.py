@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from torch import Tensor
 from avalanche_rewc.streams.counts import check_counts, require_counts
 from avalanche_rewc.streams.dataset import TensorClassificationDataset
 from avalanche_rewc.streams.download import Archive, fetch
+from avalanche_rewc.streams.pickled_arrays import read_pickle
 from avalanche_rewc.streams.root import missing_files, resolve_data_root
 from avalanche_rewc.streams.split import Source, SplitBenchmark, Transform, split
 from avalanche_rewc.streams.unpack import install
@@ -129,25 +128,8 @@ def _read_part(folder: Path, part: str) -> TensorClassificationDataset:
     return TensorClassificationDataset(torch.from_numpy(pixels).view(-1, 3, 32, 32), torch.tensor(labels))
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickle lists, texts and numpy arrays; anything else, which could execute code, is refused."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """The few names a pickled array of bytes needs."""
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return np.empty(0).__reduce__()[0]  # wherever this numpy keeps it
-        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
-            return getattr(np, name)
-        if (module, name) == ("_codecs", "encode"):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of a data set")
-
-
 def _unpickle(path: Path) -> dict[str, Any]:
-    try:
-        content = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="latin1").load()
-    except Exception as error:  # damaged bytes may ask for anything: memory, other types, deep recursion
-        raise ValueError(f"{path} cannot be read ({error}): remove {path.parent} and fetch the set again") from error
+    content = read_pickle(path)
     if not isinstance(content, dict):
         raise ValueError(
             f"{path} holds a {type(content).__name__}, not a data set: remove {path.parent} and fetch again"

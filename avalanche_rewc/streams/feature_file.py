@@ -25,6 +25,7 @@ from torch import Tensor
 
 from avalanche_rewc.streams.counts import check_counts
 from avalanche_rewc.streams.trust import unpacked_limit
+from avalanche_rewc.streams.unpack import require_all_members
 
 FORMAT = 1
 MAX_LABEL = 1_000_000
@@ -138,6 +139,7 @@ def _read(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         )
     try:
         with zipfile.ZipFile(path) as archive:
+            require_all_members(archive)
             size = sum(member.file_size for member in archive.infolist())
         if size > unpacked_limit(path):
             raise ValueError(f"its {path.stat().st_size:,} bytes claim to be {size:,} when they are unpacked")

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import stat
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -16,6 +17,7 @@ from typing import IO
 
 from avalanche_rewc.streams.trust import stays_inside, unpacked_limit
 
+_ZIP_END = 22  # bytes of the record that ends a zip
 MAX_MEMBERS = 200_000
 """Files of one archive; the largest of the paper's sets has 12,000."""
 
@@ -47,6 +49,7 @@ def unpack(archive: Path, folder: Path) -> None:
     try:
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as opened:
+                require_all_members(opened)
                 _write(_accepted(_zip_members(opened, archive), archive), folder)
         else:
             with tarfile.open(archive) as opened_tar:
@@ -56,8 +59,8 @@ def unpack(archive: Path, folder: Path) -> None:
     except UnsafeArchive:
         raise
     except Exception as error:  # a damaged archive may raise anything
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise  # not the archive's fault: no space, no permission. (EINVAL: its index points before its beginning.)
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: a place before the start
+            raise  # not the archive's fault: no space, no permission
         raise ValueError(f"{archive} is damaged ({error}): remove it and fetch it again") from error
 
 
@@ -86,6 +89,25 @@ def install(archives: list[Path], folder: Path, check: Callable[[Path], None]) -
                 part.rename(made / part.name)
         check(made)
         made.rename(folder)
+
+
+def require_all_members(archive: zipfile.ZipFile) -> None:
+    """Refuse a zip with another number of members than it says at its end.
+
+    `zipfile` does not compare them, and a flipped byte in one entry of the directory can swallow the next ones.
+
+    Raises:
+        zipfile.BadZipFile: the numbers differ.
+    """
+    assert archive.fp is not None
+    archive.fp.seek(0, os.SEEK_END)
+    archive.fp.seek(max(0, archive.fp.tell() - _ZIP_END - 2**16))  # a comment may follow, of 64 kB at most
+    tail = archive.fp.read()
+    end = tail.rfind(b"PK\5\6")
+    (announced,) = struct.unpack_from("<H", tail, end + 10)
+    found = len(archive.infolist())
+    if announced not in (found % 2**16, 2**16 - 1):  # the last: a number that does not fit stands elsewhere
+        raise zipfile.BadZipFile(f"it has {found} members and says {announced}")
 
 
 def _tar_members(archive: tarfile.TarFile, path: Path) -> Iterator[Member]:

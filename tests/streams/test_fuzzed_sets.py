@@ -202,7 +202,7 @@ CONTENT = {f"set/{folder}/{i}.txt": NOISE.randbytes(400) + bytes(300) for folder
 
 
 def packed(path):
-    """An archive without dates in it, so that the same damage is done every time."""
+    """CONTENT as an archive, the same to the byte whenever it is made."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w") as archive:
             for name, content in CONTENT.items():
@@ -254,6 +254,18 @@ def test_a_damaged_header_in_a_tar_is_not_its_end(tmp_path):
     content[content.index(b"set/b/1.txt") + 110] ^= 0x55
     archive.write_bytes(content)
     with pytest.raises(ValueError, match=r"set\.tar is damaged \(no header at byte"):
+        unpack_archive(archive, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_zip_that_lost_members_is_damaged(tmp_path):
+    """A longer comment in one entry of its directory swallows the entries behind it."""
+    archive = packed(tmp_path / "set.zip")
+    content = bytearray(archive.read_bytes())
+    content[content.index(b"PK\1\2") + 32] = 57  # as long as an entry
+    archive.write_bytes(content)
+    assert len(zipfile.ZipFile(archive).namelist()) < len(CONTENT)
+    with pytest.raises(ValueError, match=r"set\.zip is damaged \(it has \d members and says 6\)"):
         unpack_archive(archive, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -372,6 +384,8 @@ def test_pickles_of_cifar100(tmp_path):
     for part in ("train", "test"):
         (folder / part).write_bytes(pickle.dumps({"data": pixels, "fine_labels": [0, 1, 2, 99]}, protocol=2))
     (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [str(c) for c in range(100)]}, protocol=2))
+    train, _, _ = read_cifar100(folder)
+    assert np.array_equal(train.inputs.numpy().reshape(4, 3072), pixels)
     draw = fuzzer()
     with tally("damaged pickles of CIFAR-100") as counts:
         for _ in range(2 * ROUNDS):
