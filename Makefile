@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install test lint soak compare report readme clean
+.PHONY: help install test lint soak compare report readme results clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -39,6 +39,9 @@ report: $(STAMP)  ## tables, figures and a page from the result files in RESULTS
 
 readme: $(STAMP)  ## the README's table and figure, from the files in benchmarks/results
 	$(BIN)/python -m benchmarks.readme
+
+results: $(STAMP)  ## benchmarks/RESULTS.md and its figures, from the files in benchmarks/results
+	$(BIN)/python -m benchmarks.findings
 
 clean:  ## remove the virtual environment and everything generated
 	rm -rf $(VENV) build dist *.egg-info runs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.cli import call
@@ -15,14 +16,15 @@ from benchmarks.names import UserError
 from benchmarks.report import figures
 from benchmarks.report.collect import Setting, collect
 from benchmarks.report.page import markdown_table
-from benchmarks.report.tables import comparison
+from benchmarks.report.tables import Table, comparison, two_tasks
 from benchmarks.store import read_packed
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-RESULTS = ROOT / "benchmarks" / "results" / "compare.jsonl"
+KEPT = ROOT / "benchmarks" / "results"
+RESULTS = KEPT / "compare.jsonl"
 FIGURE = ROOT / "docs" / "figures" / "digits-trade-off.png"
-BLOCK = re.compile(r"(<!-- made by python -m benchmarks\.readme -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- made by python -m benchmarks\.readme: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def digits() -> Setting:
@@ -31,13 +33,27 @@ def digits() -> Setting:
     return setting
 
 
+TABLES: dict[str, Callable[[], Table | None]] = {
+    "digits": lambda: comparison(digits(), "validation"),
+    "paper": lambda: two_tasks(
+        collect(read_packed(KEPT / "table2.jsonl")), "validation", ("rewc-none-exact", "rewc-exact")
+    ),
+}
+"""By the name in the comment that begins a block of the README."""
+
+
 def filled(text: str) -> str:
-    """The README with its table made anew."""
-    if not BLOCK.search(text):
-        raise UserError(f"{README.name} has no block that begins with <!-- made by python -m benchmarks.readme -->")
-    table = comparison(digits(), "validation")
+    """The README with its tables made anew."""
+    for name in TABLES:
+        if name not in [found[2] for found in BLOCK.finditer(text)]:
+            raise UserError(f"{README.name} has no block <!-- made by python -m benchmarks.readme: {name} -->")
+    return BLOCK.sub(lambda found: f"{found[1]}{_table(found[2])}\n{found[3]}", text)
+
+
+def _table(name: str) -> str:
+    table = TABLES[name]()
     assert table is not None  # the results are kept whole
-    return BLOCK.sub(lambda found: f"{found[1]}{markdown_table(table)}\n\n{table.note}\n{found[2]}", text)
+    return f"{markdown_table(table)}\n\n{table.note}"
 
 
 def main(argv: list[str] | None = None) -> int:

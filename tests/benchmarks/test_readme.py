@@ -2,7 +2,10 @@
 
 import re
 
+import pytest
+
 from benchmarks import readme
+from benchmarks.names import UserError
 from benchmarks.store import read_packed
 
 
@@ -12,6 +15,12 @@ def test_the_table_is_up_to_date():
     assert readme.main(["--check"]) == 0
     assert readme.FIGURE.is_file()
     assert readme.FIGURE.relative_to(readme.ROOT).as_posix() in text
+
+
+def test_a_block_that_is_missing_is_told():
+    text = readme.README.read_text(encoding="utf-8")
+    with pytest.raises(UserError, match=r"no block <!-- made by python -m benchmarks\.readme: paper -->"):
+        readme.filled(text.replace("readme: paper", "readme: papers"))
 
 
 def test_the_table_s_averages_are_the_results_own():
