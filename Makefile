@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install test lint soak compare report readme results clean
+.PHONY: help install test lint soak faults compare report readme results clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -25,9 +25,12 @@ lint: $(STAMP)
 test: lint  ## install, lint, type-check and test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-soak: $(STAMP)  ## all tests, the random ones many times over, and a table of the faults (an hour or so)
+soak: $(STAMP)  ## all tests, the random ones many times over
+	REWC_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+faults: $(STAMP)  ## all tests, and docs/faults.md, the table of what they did
 	rm -rf runs/faults
-	REWC_SOAK=1 REWC_FAULT_REPORT=runs/faults OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	REWC_FAULT_REPORT=$(CURDIR)/runs/faults OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 	$(BIN)/python -m benchmarks.faults runs/faults docs/faults.md
 
 compare: $(STAMP)  ## install, then compare R-EWC with EWC, LwF and others on scikit-learn's digits

@@ -14,7 +14,8 @@ from benchmarks.names import UserError
 
 HEAD = """# Faults injected
 
-Made by `make soak`: what the tests did to running experiments and their files, and how often something was lost.
+What the tests did to models, numbers, files and running experiments, and how often something was lost. These are the
+counts of one run of the ordinary tests (`make faults`); `make soak` tries many times as much.
 
 | what | tried | lost |
 | --- | ---: | ---: |

@@ -42,7 +42,12 @@ def sweep(tmp_path):
 
 
 def command(file, out, *more):
-    return start("benchmarks.sweep", file, "--out", out, "--jobs", "2", *more)
+    return start("benchmarks.sweep", file, "--out", out, "--jobs", "2", *kept_beside(out), *more)
+
+
+def kept_beside(out):
+    """First tasks of a test are its own."""
+    return "--first-tasks", out.parent / "first-tasks"
 
 
 def finished(out):
@@ -76,7 +81,9 @@ def test_two_sweeps_on_one_folder_and_a_killed_worker(sweep):
     file, out, runs = sweep
     # one worker each; told that there is one core, since the number of threads is part of a result
     one = {"LOKY_MAX_CPU_COUNT": "1"}
-    processes = [start("benchmarks.sweep", file, "--out", out, "--jobs", "1", **one) for _ in range(2)]
+    processes = [
+        start("benchmarks.sweep", file, "--out", out, "--jobs", "1", *kept_beside(out), **one) for _ in range(2)
+    ]
     wait_for(lambda: finished(out) >= 2)
     workers = [p for p in psutil.Process(processes[0].pid).children(recursive=True) if "loky" in " ".join(p.cmdline())]
     workers = [p for p in workers if "resource_tracker" not in " ".join(p.cmdline())]
@@ -125,7 +132,7 @@ def test_a_full_disk_costs_nothing_that_was_stored(sweep, tmp_path):
     runs = [run for run in runs if run.seed == 0]
     run_configs(runs[:1], ResultStore(out), Machine(), jobs=1)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    words = [sys.executable, "-m", "benchmarks.sweep", file, "--out", out, "--jobs", "1", "--seeds", "0"]
+    words = [sys.executable, "-m", "benchmarks.sweep", file, "--out", out, "--jobs", "1", "--seeds", "0", *kept_beside(out)]
     words += ["--checkpoints", tmp_path / "checkpoints", "--first-tasks", tmp_path / "first-tasks"]
     limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *map(str, words)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "LOKY_MAX_CPU_COUNT": "1"}
@@ -162,7 +169,7 @@ def test_a_read_only_folder_is_named_before_anything_is_run(tmp_path):
 
 def test_ctrl_c_ends_cleanly(sweep):
     file, out, _ = sweep
-    process = start("benchmarks.sweep", file, "--out", out, "--jobs", "1")
+    process = start("benchmarks.sweep", file, "--out", out, "--jobs", "1", *kept_beside(out))
     wait_for(lambda: finished(out) >= 1)
     children = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the workers too
@@ -202,3 +209,28 @@ def test_a_run_that_kills_its_worker_every_time_is_recorded(monkeypatch):
     (found,) = local.run_local(iter([config()]), Machine(), 1)
     assert (found["key"], found["status"]) == (config().key, "failed")
     assert "died 3 times" in found["error"]
+
+
+def test_many_tiny_runs_leave_nothing_behind(tmp_path):
+    """One sweep of many runs in the same workers: no files but results, no growing processes, no shared memory."""
+    seeds = list(range(trials(12, 300)))
+    file = tmp_path / "tiny.toml"
+    file.write_text(f'seeds = {seeds}\nsettings = {{ stream = "digits", epochs = 1 }}\n[[grid]]\nmethods = ["naive"]\n')
+    out = tmp_path / "results"
+    process = command(file, out)
+    sweep = psutil.Process(process.pid)
+    wait_for(lambda: finished(out) >= 4)
+    assert [name for name in os.listdir("/dev/shm") if f"-{process.pid}-" in name], "there is something to leave"
+    workers = sweep.children(recursive=True)
+    files = sum(w.num_fds() for w in workers if w.is_running())
+    wait_for(lambda: finished(out) >= len(seeds) - 2, seconds=600)
+    later = [w for w in sweep.children(recursive=True) if w.is_running()]
+    assert {w.pid for w in later} <= {w.pid for w in workers}, "workers are kept, not started anew"
+    assert sum(w.num_fds() for w in later) <= files + 4
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    psutil.wait_procs(workers, timeout=20)
+    assert not [w for w in workers if w.is_running()]
+    assert sorted(p.suffix for p in out.iterdir()) == [".json"] * len(seeds)
+    assert not [name for name in os.listdir("/dev/shm") if f"-{process.pid}-" in name], "its semaphores"
+    report("sweeps: tiny runs in one go", len(seeds))
