@@ -143,14 +143,11 @@ class Findings:
             drawn.savefig(FIGURES / f"{name}.png", dpi=110, metadata={"Software": None})
         return f"![{caption}](../docs/figures/{name}.png)\n\n*{caption}*"
 
-    def made_by(self, sweep: str, minutes_on: int = 2) -> str:
-        """The command that makes a sweep's results again, and how long it takes."""
-        seconds = sum(result["seconds"]["total"] for result in kept(sweep))
+    def made_by(self, sweep: str) -> str:
+        """The command that makes a sweep's results again, and how long it takes at most."""
+        minutes = sum(result["seconds"]["total"] for result in kept(sweep)) / 60 / 2
         runs = len(kept(sweep))
-        return (
-            f"`python -m benchmarks.sweep {sweep}`: {runs} runs, {seconds / 60 / minutes_on:.0f} minutes on two cores "
-            "at most (runs that share a first task learn it once)"
-        )
+        return f"`python -m benchmarks.sweep {sweep}`: {runs} runs, at most {minutes:.0f} minutes on two cores."
 
     def versions(self) -> str:
         """What made the kept results."""

@@ -132,7 +132,19 @@ def test_a_full_disk_costs_nothing_that_was_stored(sweep, tmp_path):
     runs = [run for run in runs if run.seed == 0]
     run_configs(runs[:1], ResultStore(out), Machine(), jobs=1)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    words = [sys.executable, "-m", "benchmarks.sweep", file, "--out", out, "--jobs", "1", "--seeds", "0", *kept_beside(out)]
+    words = [
+        sys.executable,
+        "-m",
+        "benchmarks.sweep",
+        file,
+        "--out",
+        out,
+        "--jobs",
+        "1",
+        "--seeds",
+        "0",
+        *kept_beside(out),
+    ]
     words += ["--checkpoints", tmp_path / "checkpoints", "--first-tasks", tmp_path / "first-tasks"]
     limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *map(str, words)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "LOKY_MAX_CPU_COUNT": "1"}
