@@ -1,5 +1,6 @@
 """Sweeps that are interrupted, killed, started twice, or meet runs that fail."""
 
+import contextlib
 import importlib
 import os
 import random
@@ -48,6 +49,16 @@ def command(file, out, *more):
 def kept_beside(out):
     """First tasks of a test are its own."""
     return "--first-tasks", out.parent / "first-tasks"
+
+
+def workers_of(process):
+    """The processes that run the runs; one that was killed is a zombie until its parent looks."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "resource_tracker" not in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def finished(out):
@@ -106,14 +117,13 @@ def test_random_kills_of_workers_and_parents(sweep, tmp_path):
     while kills < trials(3, 60) and any(process.poll() is None for process in processes):
         i = choose.randrange(2)
         if processes[i].poll() is None:
-            family = psutil.Process(processes[i].pid)
-            workers = [p for p in family.children(recursive=True) if "resource_tracker" not in " ".join(p.cmdline())]
-            victim = choose.choice([family, *workers])
-            victim.kill()
-            kills += 1
-            if victim is family:
-                processes[i].wait()
-                processes[i] = start("benchmarks.sweep", *options, LOKY_MAX_CPU_COUNT="1")
+            with contextlib.suppress(psutil.Error):  # it ended by itself meanwhile
+                victim = choose.choice([psutil.Process(processes[i].pid), *workers_of(processes[i])])
+                victim.kill()
+                kills += 1
+                if victim.pid == processes[i].pid:
+                    processes[i].wait()
+                    processes[i] = start("benchmarks.sweep", *options, LOKY_MAX_CPU_COUNT="1")
         time.sleep(choose.uniform(0, 2))
     for process in processes:
         process.communicate(timeout=600)
