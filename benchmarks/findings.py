@@ -93,6 +93,14 @@ class Findings:
         runs = self.runs(self.setting(sweep, stream, tasks, **differs), method, way)
         return 100 * fmean(run["average_accuracy"] for run in runs)
 
+    def at(self, sweep: str, stream: str, tasks: int, method: str, strength: float) -> str:
+        """Average accuracy after the last task at a given strength, whichever was chosen."""
+        found = self.setting(sweep, stream, tasks).method(method)
+        runs = [] if found is None else found.by_strength.get(strength, [])
+        if not runs:
+            raise UserError(f"{sweep}: {method} was not run at {strength:g} on {stream}")
+        return tables.percent(over_seeds(runs, lambda run: run["average_accuracy"]))
+
     def trace(self, sweep: str, stream: str, tasks: int, method: str, task: int) -> str:
         """Sum of the importances that a task left, mean over seeds."""
         runs = self.runs(self.setting(sweep, stream, tasks), method)
