@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import re
 from pathlib import Path
 from statistics import fmean
 
@@ -21,7 +20,7 @@ from benchmarks.cli import call
 from benchmarks.names import UserError, unknown
 from benchmarks.report import figures, tables
 from benchmarks.report.collect import Result, Setting, Value, collect, over_seeds
-from benchmarks.report.page import markdown_table
+from benchmarks.report.page import anchor, markdown_with_note
 from benchmarks.store import PACKED, read_packed
 
 HERE = Path(__file__).resolve().parent
@@ -141,7 +140,7 @@ class Findings:
     def figure(self, kind: str, sweep: str, stream: str, tasks: int, caption: str, **differs: object) -> str:
         """A figure of `benchmarks.report.figures`, drawn into docs/figures."""
         setting = self.setting(sweep, stream, tasks, **differs)
-        name = re.sub(r"[^a-z0-9]+", "-", f"{sweep} {setting.title} {kind}".lower()).strip("-")
+        name = anchor(f"{sweep} {setting.title} {kind}")
         if self.draw:
             way = ("validation",) if kind in ("accuracy_after_each_task", "matrices") else ()
             drawn = getattr(figures, kind)(setting, *way)
@@ -167,7 +166,7 @@ class Findings:
 def _shown(table: tables.Table | None) -> str:
     if table is None:
         raise UserError("a table of RESULTS.template.md has no results behind it")
-    return f"{markdown_table(table)}\n\n{table.note}"
+    return markdown_with_note(table)
 
 
 def written(*, draw: bool) -> str:

@@ -12,32 +12,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.cli import call
+from benchmarks.findings import settings
 from benchmarks.names import UserError
 from benchmarks.report import figures
-from benchmarks.report.collect import Setting, collect
-from benchmarks.report.page import markdown_table
+from benchmarks.report.collect import Setting
+from benchmarks.report.page import markdown_with_note
 from benchmarks.report.tables import Table, comparison, two_tasks
-from benchmarks.store import read_packed
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-KEPT = ROOT / "benchmarks" / "results"
-RESULTS = KEPT / "compare.jsonl"
 FIGURE = ROOT / "docs" / "figures" / "digits-trade-off.png"
 BLOCK = re.compile(r"(<!-- made by python -m benchmarks\.readme: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def digits() -> Setting:
     """The comparison on digits."""
-    (setting,) = collect(read_packed(RESULTS))
+    (setting,) = settings("compare")
     return setting
 
 
 TABLES: dict[str, Callable[[], Table | None]] = {
     "digits": lambda: comparison(digits(), "validation"),
-    "paper": lambda: two_tasks(
-        collect(read_packed(KEPT / "table2.jsonl")), "validation", ("rewc-none-exact", "rewc-exact")
-    ),
+    "paper": lambda: two_tasks(settings("table2"), "validation", ("rewc-none-exact", "rewc-exact")),
 }
 """By the name in the comment that begins a block of the README."""
 
@@ -53,7 +49,7 @@ def filled(text: str) -> str:
 def _table(name: str) -> str:
     table = TABLES[name]()
     assert table is not None  # the results are kept whole
-    return f"{markdown_table(table)}\n\n{table.note}"
+    return markdown_with_note(table)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from benchmarks.names import UserError
 from benchmarks.report import figures, tables
 from benchmarks.report.collect import MethodRuns, Result, Setting, collect
-from benchmarks.report.page import Picture, Section, html_page, markdown, save_pictures
+from benchmarks.report.page import Picture, Section, anchor, html_page, markdown, save_pictures
 
 DEFAULT_TITLE = "R-EWC: results"
 
@@ -55,7 +54,7 @@ def _setting_section(setting: Setting) -> Section:
     candidates += [tables.task_by_task(setting, way) for way in tables.WAYS]
     candidates.append(tables.fisher_energy(setting))
     section.tables = [table for table in candidates if table is not None]
-    stem = re.sub(r"[^a-z0-9]+", "-", setting.title.lower()).strip("-")
+    stem = anchor(setting.title)
     chosen = "as given" if tables.how(setting, "validation") == tables.FIXED else "chosen on validation data"
     drawn = {
         "accuracy": (

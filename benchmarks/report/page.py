@@ -52,6 +52,11 @@ def markdown_table(table: Table) -> str:
     return "\n".join(lines)
 
 
+def markdown_with_note(table: Table) -> str:
+    """A table in GitHub's Markdown, its note below."""
+    return f"{markdown_table(table)}\n\n{table.note}"
+
+
 def markdown(title: str, intro: str, sections: Sequence[Section], figures: str) -> str:
     """The report as Markdown; pictures are links into the folder `figures`."""
     parts = [f"# {title}", intro]
@@ -65,10 +70,10 @@ def markdown(title: str, intro: str, sections: Sequence[Section], figures: str) 
 
 def html_page(title: str, intro: str, sections: Sequence[Section], figures: Path) -> str:
     """The report as one page: style and pictures are in it, nothing is loaded from elsewhere."""
-    links = "".join(f'<li><a href="#{_anchor(s.title)}">{html.escape(s.title)}</a></li>' for s in sections)
+    links = "".join(f'<li><a href="#{anchor(s.title)}">{html.escape(s.title)}</a></li>' for s in sections)
     body = []
     for section in sections:
-        body.append(f'<section id="{_anchor(section.title)}"><h2>{html.escape(section.title)}</h2>')
+        body.append(f'<section id="{anchor(section.title)}"><h2>{html.escape(section.title)}</h2>')
         body += [_html_table(table) for table in section.tables]
         pictures = "\n".join(_html_picture(picture, figures) for picture in section.pictures)
         body.append(f'<div class="pictures">{pictures}</div></section>')
@@ -107,5 +112,6 @@ def _bold(cell: str) -> str:
     return re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html.escape(cell))
 
 
-def _anchor(title: str) -> str:
+def anchor(title: str) -> str:
+    """A title as the name of a place or a file."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
