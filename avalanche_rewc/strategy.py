@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from avalanche_rewc.core import BasisFunction, ConvBasis, FisherKind, LayerChoice, Space
 from avalanche_rewc.options import Mode
-from avalanche_rewc.plugin import DEFAULT_LAMBDA, REWCPlugin
+from avalanche_rewc.plugin import DEFAULT_LAMBDA, DEFAULT_SAMPLES, REWCPlugin
 
 
 class REWC(SupervisedTemplate):  # type: ignore[misc]
@@ -35,7 +35,7 @@ class REWC(SupervisedTemplate):  # type: ignore[misc]
         conv_basis: ConvBasis = "channel",
         space: Space = "rotated",
         fisher: FisherKind = "exact",
-        samples_per_class: int | None = 40,
+        samples_per_class: int | None = DEFAULT_SAMPLES,
         mode: Mode = "last",
         decay_factor: float | None = None,
         basis: str | BasisFunction = "eigen",
