@@ -18,7 +18,7 @@ import jinja2
 
 from benchmarks.cli import call
 from benchmarks.names import UserError, unknown
-from benchmarks.report import figures, tables
+from benchmarks.report import carry_over, figures, tables
 from benchmarks.report.collect import Result, Setting, Value, collect, over_seeds
 from benchmarks.report.page import anchor, markdown_with_note
 from benchmarks.store import PACKED, read_packed
@@ -92,9 +92,9 @@ class Findings:
         runs = self.runs(self.setting(sweep, stream, tasks, **differs), method, way)
         return 100 * fmean(run["average_accuracy"] for run in runs)
 
-    def at(self, sweep: str, stream: str, tasks: int, method: str, strength: float) -> str:
+    def at(self, sweep: str, stream: str, tasks: int, method: str, strength: float, **differs: object) -> str:
         """Average accuracy after the last task at a given strength, whichever was chosen."""
-        found = self.setting(sweep, stream, tasks).method(method)
+        found = self.setting(sweep, stream, tasks, **differs).method(method)
         runs = [] if found is None else found.by_strength.get(strength, [])
         if not runs:
             raise UserError(f"{sweep}: {method} was not run at {strength:g} on {stream}")
@@ -105,9 +105,11 @@ class Findings:
         runs = self.runs(self.setting(sweep, stream, tasks), method)
         return f"{fmean(run['importances'][task]['sum'] for run in runs):.2g}"
 
-    def gain(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str, way: str = "validation") -> str:
+    def gain(
+        self, sweep: str, stream: str, tasks: int, ours: str, theirs: str, way: str = "validation", **differs: object
+    ) -> str:
         """How many points a method is above another: mean ± standard deviation of the differences, seed by seed."""
-        setting = self.setting(sweep, stream, tasks)
+        setting = self.setting(sweep, stream, tasks, **differs)
         by_seed = [
             {run["config"]["seed"]: run["average_accuracy"] for run in self.runs(setting, method, way)}
             for method in (ours, theirs)
@@ -128,6 +130,10 @@ class Findings:
     def two_tasks(self, sweep: str, ours: str, theirs: str, way: str = "validation") -> str:
         """Table II."""
         return _shown(tables.two_tasks([s for s in settings(sweep) if s.tasks == 2], way, (theirs, ours)))
+
+    def leave_one_out(self, sweep: str, *methods: str) -> str:
+        """The table of λ that were chosen on other streams."""
+        return _shown(carry_over.leave_one_out([s for s in settings(sweep) if s.tasks == 2], methods))
 
     def task_by_task(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str) -> str:
         """Table III."""

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
@@ -84,6 +84,8 @@ class Setting:
 
     config: dict[str, Any]
     methods: list[MethodRuns]
+    unusual: dict[str, Any] = field(default_factory=dict)
+    """Options with another value than the usual one in all methods that have them."""
 
     @property
     def stream(self) -> str:
@@ -97,11 +99,12 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """Stream, number of tasks, and what differs from the stream's protocol."""
+        """Stream, number of tasks, and what differs from the stream's protocol and the methods' usual options."""
         usual = {**DEFAULTS, **find_stream(self.stream).protocol}
         usual.update(model=dict(find_stream(self.stream).model))
         usual.update(stream_options=dict(find_stream(self.stream).stream_options))
         differs = [f"{name} {_plain(self.config[name])}" for name in usual if self.config[name] != usual[name]]
+        differs += [f"{name} {_plain(value)}" for name, value in self.unusual.items()]
         return ", ".join([f"{self.stream}, {self.tasks} tasks" if self.tasks > 1 else self.stream, *differs])
 
     def method(self, name: str) -> MethodRuns | None:
@@ -126,28 +129,28 @@ def collect(results: Iterable[Result]) -> list[Setting]:
     """Results as settings, in the order of streams and of methods."""
     results = list(results)
     ways = {way: choose(results, way) for way in ("validation", "test")}
-    settings: dict[str, dict[str, Any]] = {}
-    methods: dict[str, dict[str, MethodRuns]] = defaultdict(dict)
+    settings: dict[str, list[Result]] = defaultdict(list)
     for result in sorted(results, key=lambda result: result["config"]["seed"]):
-        config = result["config"]
-        common = {name: value for name, value in config.items() if name not in OF_METHOD}
-        where = json.dumps(common, sort_keys=True)
-        settings[where] = common
-        group = group_key(config)
-        if group not in methods[where]:
-            methods[where][group] = MethodRuns(config["method"], _label(config))
-        methods[where][group].by_strength[config["strength"]].append(result)
+        settings[json.dumps(_common(result["config"]), sort_keys=True)].append(result)
+    methods: dict[str, dict[str, MethodRuns]] = defaultdict(dict)
+    unusual = {where: _unusual(found) for where, found in settings.items()}
+    for where, found in settings.items():
+        for result in found:
+            config, group = result["config"], group_key(result["config"])
+            if group not in methods[where]:
+                methods[where][group] = MethodRuns(config["method"], _label(config, unusual[where]))
+            methods[where][group].by_strength[config["strength"]].append(result)
     for groups in methods.values():
         _refuse_mixture(groups.values())
         for group, runs in groups.items():
             if len(runs.by_strength) > 1:  # else there was nothing to choose
                 runs.chosen, runs.best = (ways[way].get(group) for way in ("validation", "test"))
     streams = list(STREAMS)
-    found = [
-        Setting(common, sorted(methods[where].values(), key=_method_order))
-        for where, common in sorted(settings.items())
+    ordered = [
+        Setting(_common(found[0]["config"]), sorted(methods[where].values(), key=_method_order), unusual[where])
+        for where, found in sorted(settings.items())
     ]
-    return sorted(found, key=lambda s: (streams.index(s.stream), s.tasks, s.title))
+    return sorted(ordered, key=lambda s: (streams.index(s.stream), s.tasks, s.title))
 
 
 def _refuse_mixture(methods: Iterable[MethodRuns]) -> None:
@@ -179,9 +182,30 @@ def final_accuracy(task: int) -> Callable[[Result], float | None]:
     return number
 
 
-def _label(config: dict[str, Any]) -> str:
+def _common(config: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in OF_METHOD}
+
+
+def _differing(config: dict[str, Any]) -> dict[str, Any]:
+    """Options of a run that are neither in its method's name nor usual."""
     usual = with_options(find_method(config["method"]), {}, find_stream(config["stream"])).options
-    differs = [f"{name}={_plain(value)}" for name, value in config["options"].items() if value != usual[name]]
+    return {name: value for name, value in config["options"].items() if value != usual[name]}
+
+
+def _unusual(results: Iterable[Result]) -> dict[str, Any]:
+    """Options that differ from the usual value, and are the same in all runs that have them: told once, in the title."""
+    seen: dict[str, list[Any]] = defaultdict(list)
+    unusual: dict[str, Any] = {}
+    for result in results:
+        unusual.update(_differing(result["config"]))
+        for name, value in result["config"]["options"].items():
+            if value not in seen[name]:
+                seen[name].append(value)
+    return {name: value for name, value in unusual.items() if len(seen[name]) == 1}
+
+
+def _label(config: dict[str, Any], told: Mapping[str, Any]) -> str:
+    differs = [f"{name}={_plain(value)}" for name, value in _differing(config).items() if name not in told]
     layer = [f"Fisher of {config['fisher_layer']}"] if config["fisher_layer"] else []
     name: str = config["method"]
     return name + (f" ({', '.join([*differs, *layer])})" if differs or layer else "")

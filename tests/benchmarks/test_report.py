@@ -10,6 +10,7 @@ from benchmarks.names import UserError
 from benchmarks.report import paper
 from benchmarks.report.__main__ import main
 from benchmarks.report.build import make_sections, write_report
+from benchmarks.report.carry_over import leave_one_out
 from benchmarks.report.collect import Value, collect
 from benchmarks.report.page import markdown_table
 from benchmarks.report.tables import by_strength, comparison, percent, task_by_task, two_tasks
@@ -152,6 +153,39 @@ def test_settings_and_options_are_kept_apart(results):
     assert [s.title for s in settings] == ["mnist, 2 tasks", "mnist, 2 tasks, loss cross-entropy"]
     labels = [m.label for m in settings[0].methods]
     assert labels == ["naive", "rewc-none", "rewc", "rewc (samples_per_class=5)", "joint"]
+
+
+def test_an_option_that_all_methods_share_is_told_once():
+    """It stands in the title, and not in every label; methods without the option do not matter."""
+    few = {"samples_per_class": 5}
+    runs = [mnist("rewc", 10.0, options=few), mnist("rewc-none", 10.0, options=few), mnist("naive")]
+    (setting,) = collect([result(run, two(0.2, 0.9)) for run in runs])
+    assert setting.title == "mnist, 2 tasks, samples_per_class 5"
+    assert [m.label for m in setting.methods] == ["naive", "rewc-none", "rewc"]
+
+
+def test_a_strength_is_chosen_on_the_other_streams():
+    """Relative to each stream's best: the stream with small accuracies has its say."""
+    held_out = {
+        "mnist": {1: 0.90, 10: 0.60, 100: 0.10},
+        "digits": {1: 0.10, 10: 0.90, 100: 0.80},
+        "cifar100-features": {1: 0.01, 10: 0.02, 100: 0.04},
+    }
+    found = []
+    for stream, scores in held_out.items():
+        for strength, score in scores.items():
+            for seed in (0, 1):
+                run = config("rewc", strength, stream=stream, validation=0.1, seed=seed)
+                found.append(result(run, two(score + 0.05, score - 0.05 + seed / 50), two(score, score)))
+    table = leave_one_out(collect(found), ["rewc"])
+    # left out, λ of the others, accuracy with it, own λ, accuracy with that one
+    assert [[row[0], *row[2:]] for row in table.rows] == [
+        ["cifar100-features", "10", "2.5 ± 0.7", "100", "4.5 ± 0.7"],  # 60/90 + 90/90 against 90/90 + 10/90
+        ["digits", "1", "10.5 ± 0.7", "10", "90.5 ± 0.7"],  # 1 + 1/4 against 2/3 + 1/2
+        ["mnist", "100", "10.5 ± 0.7", "1", "90.5 ± 0.7"],  # 8/9 + 1
+    ]
+    with pytest.raises(UserError, match="rewc-all was not run on"):
+        leave_one_out(collect(found), ["rewc-all"])
 
 
 def test_a_report_is_one_page_with_all_in_it(results, tmp_path):
