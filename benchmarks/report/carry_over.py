@@ -44,7 +44,9 @@ def _shares(method: MethodRuns, strengths: Sequence[float]) -> dict[float, float
     runs = method.by_strength
     seeds = set.intersection(*({run["config"]["seed"] for run in runs[strength]} for strength in strengths))
     scores = {
-        strength: fmean(run["validation"]["average_accuracy"] for run in runs[strength] if run["config"]["seed"] in seeds)
+        strength: fmean(
+            run["validation"]["average_accuracy"] for run in runs[strength] if run["config"]["seed"] in seeds
+        )
         for strength in strengths
     }
     return {strength: score / max(scores.values()) for strength, score in scores.items()}

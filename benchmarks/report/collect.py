@@ -193,7 +193,7 @@ def _differing(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unusual(results: Iterable[Result]) -> dict[str, Any]:
-    """Options that differ from the usual value, and are the same in all runs that have them: told once, in the title."""
+    """Options with an unusual value that is the same in all runs that have them: told once, in the title."""
     seen: dict[str, list[Any]] = defaultdict(list)
     unusual: dict[str, Any] = {}
     for result in results:
