@@ -33,7 +33,7 @@ from avalanche_rewc.sampling import ExperienceBatches, check_experience
 DEFAULT_LAMBDA = 1e4
 """See benchmarks/RESULTS.md for what it rests on."""
 ESTIMATION_BATCH = 256
-"""Samples that are read at once for an estimation. It divides them further if their activations take too much memory."""
+"""Samples that are read at once for an estimation, which divides them further if they take too much memory."""
 
 STATE_FORMAT = 1
 """Of `REWCPlugin.state_dict()`. Raise it when older states no longer mean the same."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,7 +69,7 @@ def _gradients(logits: Tensor, edges: list[GradientEdge], signals: Tensor) -> li
         except RuntimeError:
             pass  # an operation without a batching rule
     single = [backward(signal, False) for signal in signals]
-    return [None if found[0] is None else torch.stack(found) for found in zip(*single, strict=True)]  # type: ignore[arg-type]
+    return [None if found[0] is None else torch.stack(found) for found in zip(*single, strict=True)]
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from avalanche_rewc.core import Memory
-from avalanche_rewc.core.penalty import QuadraticPenalty, Term
+from avalanche_rewc.core.penalty import QuadraticPenalty
+from avalanche_rewc.core.pulls import Term
 
 
 class TwoFixedLayers(nn.Module):
@@ -48,7 +49,7 @@ def _fixed(layer: nn.Linear | nn.Conv2d, matrix: Tensor) -> nn.Linear | nn.Conv2
 def in_paper_form(model: nn.Module, memory: Memory, ewc_lambda: float) -> tuple[nn.Module, QuadraticPenalty]:
     """A copy of the model with every rotated layer replaced, and the same penalty on its parameters."""
     model = copy.deepcopy(model)
-    places: dict[str, nn.Parameter] = {}
+    places: dict[str, Tensor] = {}
     for name, rotation in memory.rotations.items():
         module_name = name.removesuffix(".weight")
         layer = model.get_submodule(module_name)
@@ -56,7 +57,8 @@ def in_paper_form(model: nn.Module, memory: Memory, ewc_lambda: float) -> tuple[
         form = TwoFixedLayers(layer, rotation.input_basis[0], rotation.output_basis[0], memory.anchors[name].clone())
         _replace(model, module_name, form)
         places[name] = form.rotated.weight
-        places[f"{module_name}.bias"] = form.after.bias  # type: ignore[assignment]
+        if form.after.bias is not None:
+            places[f"{module_name}.bias"] = form.after.bias
     parameters: Mapping[str, Tensor] = {**dict(model.named_parameters()), **places}
     terms = [Term(parameters[name], memory.importances[name], memory.anchors[name]) for name in memory.importances]
     return model, QuadraticPenalty(ewc_lambda * memory.scale, terms)

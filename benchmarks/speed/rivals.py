@@ -1,8 +1,8 @@
 """Other ways to the factors, bases and Fisher of an experience, which `consolidate` is timed against.
 
-All are called as `rival(model, x, y, generator)`, with a model in eval mode, samples (N, ...) and the data's labels, and
-leave the model as it was; those that work in batches take a `batch_size` too. They answer with an `Estimate` or with the
-object that their library makes. `RIVALS` says what each computes: not all compute the same.
+All are called as `rival(model, x, y, generator)`, with a model in eval mode, samples (N, ...) and the data's labels,
+and leave the model as it was; those that work in batches take a `batch_size` too. They answer with an `Estimate` or
+with the object that their library makes. `RIVALS` says what each computes: not all compute the same.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def backpack_rotated(
         for term in terms:
             with warnings.catch_warnings(), backpack(BatchGrad()):
                 warnings.simplefilter("ignore")  # of modules it does not know: see below
-                _score(extended(batch), term).backward()
+                _score(extended(batch), term).backward()  # type: ignore[no-untyped-call]
             trained: dict[str, Any] = dict(_trained(extended))
             if missing := [name for name, parameter in trained.items() if not hasattr(parameter, "grad_batch")]:
                 raise Unsupported(f"BackPACK has no per-sample gradients of {missing[0]} and {len(missing) - 1} others")
@@ -204,7 +204,7 @@ def backpack(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator,
     """BackPACK's `KFAC` and `SumGradSquared` in one pass, for chains of modules without branches.
 
     Factors of all weights (of convolutions over patches, the patch basis) and the diagonal Fisher in original
-    coordinates. No bases, and nothing in rotated coordinates. KFAC draws labels of its own beside those of the diagonal.
+    coordinates. No bases, and nothing in rotated coordinates. KFAC draws labels of its own.
     """
     from backpack import backpack as active
     from backpack import extend
@@ -260,8 +260,8 @@ def nngeometry(
 ) -> Any:
     """nngeometry's `PMatEKFAC`, factors and eigenvectors in one pass and the diagonal in a second.
 
-    Of all Linear and Conv2d layers, the last too; each with its bias as one more input, convolutions in the patch basis.
-    Other parameters are left out. It takes no Linear that sees more than one row of a sample.
+    Of all Linear and Conv2d layers, the last too; each with its bias as one more input, convolutions in the patch
+    basis. Other parameters are left out. It takes no Linear that sees more than one row of a sample.
     """
     from nngeometry import FIM, FIM_MonteCarlo
     from nngeometry.layercollection import LayerCollection
@@ -354,7 +354,7 @@ def _solved(library: str, compute: Callable[[], tuple[Any, Tensor]]) -> Any:
         matrix, trace = compute()
         if torch.isfinite(trace):
             return matrix
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         pass
     raise Unsupported(
         f"{library}: no eigenvectors of a factor, in float32 of few samples; more, or a float64 model, help"

@@ -1,7 +1,7 @@
 """Time of a training step: real Avalanche strategies, stopped in the middle of an experience, take turns.
 
-A step is what Avalanche's loop does with a mini-batch: gradients to zero, forward, loss, the plug-ins' `before_backward`
-(where EWC and R-EWC add their penalties), backward, optimizer.
+A step is what Avalanche's loop does with a mini-batch: gradients to zero, forward, loss, the plug-ins'
+`before_backward` (where EWC and R-EWC add their penalties), backward, optimizer.
 """
 
 from __future__ import annotations
