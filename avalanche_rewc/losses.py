@@ -45,14 +45,22 @@ class NewClassesBCE(SupervisedPlugin, supports_distributed=True):  # type: ignor
         self.training = False
         self._task = 0
         self._paused: tuple[bool, int] | None = None
+        self._last: tuple[tuple[Any, ...], Tensor] | None = None
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch; logits (B, C), targets (B,)."""
-        classes = torch.tensor(self._active(logits.shape[1]), device=logits.device)
+        classes = self._active_on(logits)
         chosen = logits.index_select(1, classes)
         labels = (targets.unsqueeze(1) == classes).to(chosen)
         loss = F.binary_cross_entropy_with_logits(chosen, labels, reduction="none")
         return loss.mean() if self.reduction == "mean" else loss.sum(1).mean()
+
+    def _active_on(self, logits: Tensor) -> Tensor:
+        """The active classes as a tensor, made anew only when they may be others than in the last step."""
+        mode = (self.training, self._task, logits.shape[1], logits.device, self.unseen)
+        if self._last is None or self._last[0] != mode:
+            self._last = mode, torch.tensor(self._active(logits.shape[1]), device=logits.device)
+        return self._last[1]
 
     def _active(self, width: int) -> list[int]:
         everything = set(range(width))
@@ -73,7 +81,7 @@ class NewClassesBCE(SupervisedPlugin, supports_distributed=True):  # type: ignor
         seen = self.seen.setdefault(task, set())
         self.new_classes = classes - seen or classes
         seen |= classes
-        self.training, self._task = True, task
+        self.training, self._task, self._last = True, task, None
 
     def state_dict(self) -> dict[str, Any]:
         """The classes seen, as plain data, to be stored between two experiences."""
@@ -93,7 +101,7 @@ class NewClassesBCE(SupervisedPlugin, supports_distributed=True):  # type: ignor
         refuse_differences("the state", self._options(), state["options"])
         self.seen = {task: set(classes) for task, classes in state["seen"].items()}
         self.new_classes = set(state["new_classes"])
-        self.training, self._task = False, state["task"]
+        self.training, self._task, self._last = False, state["task"], None
 
     def _options(self) -> dict[str, Any]:
         return {"unseen": self.unseen, "reduction": self.reduction}

@@ -34,8 +34,8 @@ DEFAULT_LAMBDA = 1e4
 """See benchmarks/RESULTS.md for what it rests on."""
 DEFAULT_SAMPLES = 200
 """Of each class. Fewer make the basis and its diagonal noisy, which costs more accuracy than they save time."""
-ESTIMATION_BATCH = 32
-"""Smallest batch of an estimation, for strategies that train with tiny ones (Avalanche's default is 1)."""
+ESTIMATION_BATCH = 256
+"""Samples that are read at once for an estimation, which divides them further if they take too much memory."""
 
 STATE_FORMAT = 1
 """Of `REWCPlugin.state_dict()`. Raise it when older states no longer mean the same."""
@@ -194,8 +194,7 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         seed = torch.initial_seed() if self.options.seed is None else self.options.seed
         seed = (seed * 1_000_003 + self._experiences_learned) % 2**63
         generator = torch.Generator().manual_seed(seed)
-        size = max(strategy.train_mb_size, ESTIMATION_BATCH)
-        batches = self._batches(strategy, generator, size, num_workers=kwargs.get("num_workers", 0))
+        batches = self._batches(strategy, generator, ESTIMATION_BATCH, num_workers=kwargs.get("num_workers", 0))
         online = self.options.mode == "online" and bool(self.memories)
         memory = consolidate(
             strategy.model,

@@ -7,8 +7,9 @@ ewc_lambda, optimizer=optimizer)`, add `training.penalty()` to every loss, and `
 from avalanche_rewc.core.bases import BASES, BasisFunction, RandomBasis
 from avalanche_rewc.core.consolidate import Batch, ConvBasis, consolidate
 from avalanche_rewc.core.memory import Memory
-from avalanche_rewc.core.penalty import QuadraticPenalty, Term
+from avalanche_rewc.core.penalty import QuadraticPenalty
 from avalanche_rewc.core.plan import Entry
+from avalanche_rewc.core.pulls import Term
 from avalanche_rewc.core.rehearsal import rehearse
 from avalanche_rewc.core.reparametrize import is_rotated, merge_layer, rotate_layer
 from avalanche_rewc.core.rotation import Rotation

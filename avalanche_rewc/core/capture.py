@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,19 +37,39 @@ class Record:
         return list(self.calls)
 
     def output_gradients(self, logits: Tensor, signal: Tensor) -> dict[str, list[Tensor | None]]:
-        """The gradient of `Σ signal · logits` at the output of every call; None where there is no path.
+        """`stacked_gradients` of one signal (B, C), without the dimension of the signals."""
+        stacked = self.stacked_gradients(logits, signal.unsqueeze(0))
+        return {name: [None if g is None else g[0] for g in found] for name, found in stacked.items()}
 
-        No weight gradient is computed on the way. The graph is kept for further signals.
+    def stacked_gradients(self, logits: Tensor, signals: Tensor) -> dict[str, list[Tensor | None]]:
+        """The gradient of `Σ signal · logits` at the output of every call, for signals (S, B, C): (S, B, ...).
+
+        None where there is no path. No weight gradient is computed on the way. The graph is kept for further signals.
         """
         calls = [(name, call) for name, uses in self.calls.items() for call in uses]
         edges = [call.edge for _, call in calls if call.edge is not None]
-        found: Iterable[Tensor | None] = ()
-        if edges:
-            found = torch.autograd.grad(logits, edges, grad_outputs=signal, retain_graph=True, allow_unused=True)
-        gradients, rest = defaultdict(list), iter(found)
+        rest = iter(_gradients(logits, edges, signals) if edges else ())
+        gradients = defaultdict(list)
         for name, call in calls:
             gradients[name].append(None if call.edge is None else next(rest))
         return dict(gradients)
+
+
+def _gradients(logits: Tensor, edges: list[GradientEdge], signals: Tensor) -> list[Tensor | None]:
+    """All signals in one backward pass where torch knows how (a vmap over it), else one after the other."""
+
+    def backward(signal: Tensor, batched: bool) -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(
+            logits, edges, grad_outputs=signal, retain_graph=True, allow_unused=True, is_grads_batched=batched
+        )
+
+    if len(signals) > 1:
+        try:
+            return list(backward(signals, True))
+        except RuntimeError:
+            pass  # an operation without a batching rule
+    single = [backward(signal, False) for signal in signals]
+    return [None if found[0] is None else torch.stack(found) for found in zip(*single, strict=True)]
 
 
 @contextmanager
@@ -89,3 +109,24 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+def samples_within(budget: int, model: nn.Module, args: tuple[Any, ...]) -> int:
+    """How many samples' activations, as a forward pass keeps them for the backward pass, fit into so many bytes.
+
+    At least one. Counted on the first sample; parameters and buffers are not counted.
+    """
+    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    sizes: dict[int, int] = {}
+    alive = []
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            sizes[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor)  # so that no address is used twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        model(*(a[:1] if isinstance(a, Tensor) else a for a in args))
+    return max(1, budget // max(1, sum(sizes.values())))

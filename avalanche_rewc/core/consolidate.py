@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from avalanche_rewc.core import fisher as maths
 from avalanche_rewc.core import geometry, gradients
 from avalanche_rewc.core.bases import BasisFunction, eigen
-from avalanche_rewc.core.capture import Record, capture, evaluation_mode
+from avalanche_rewc.core.capture import Call, Record, capture, evaluation_mode, samples_within
 from avalanche_rewc.core.checks import number, one_of
 from avalanche_rewc.core.memory import Memory, grow, grown
 from avalanche_rewc.core.plan import Plan, check_finite, make_plan, parameter_name
@@ -110,6 +110,10 @@ def _scale(importances: dict[str, Tensor]) -> float:
     return 1.0
 
 
+ACTIVATION_BYTES = 512 * 2**20
+"""Batches are estimated from in parts whose activations stay near this size."""
+KEPT_BYTES = 256 * 2**20
+"""What the first pass saw is kept for the second up to this size."""
 SMALLEST_TRACE = 1e-30
 """Below it a Fisher is nothing but rounding, and λ divided by it would overflow float32."""
 
@@ -125,6 +129,7 @@ class _Estimation:
 
     def __post_init__(self) -> None:
         self.start = self.generator.get_state()
+        self._kept: list[_Seen] | None = None
 
     def factors(self) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, tuple[float, float]]]:
         """The two factors of every rotated layer, means over samples, and its positions, by parameter name."""
@@ -132,20 +137,20 @@ class _Estimation:
         outputs: dict[str, Tensor] = {}
         positions: dict[str, tuple[float, float]] = {}
         samples = 0
-        for _, record, logits, signals in self._passes(self.plan.rotated):
-            samples += logits.shape[0]
-            for name, calls in record.calls.items():
-                maths.add(inputs, {name: maths.input_factor(self.plan.rotated[name], calls, self.patch)})
-            for chunk in _signal_chunks(record, signals):
-                for name, found in _stacked_gradients(record, logits, chunk).items():
-                    module = self.plan.rotated[name]
-                    present = [g for g in found if g is not None]
-                    if present:
-                        maths.add(outputs, {name: maths.output_factor(module, present)})
-                        positions[name] = (
-                            _rows_per_call(module, [call.input for call in record.calls[name]], logits),
-                            _rows_per_call(module, [g[0] for g in present], logits),
-                        )
+        for seen in self._pass(again=True):
+            samples += seen.samples
+            for name, module in self.plan.rotated.items():
+                if name not in seen.calls:
+                    continue
+                if seen.samples:
+                    maths.add(inputs, {name: maths.input_factor(module, seen.calls[name], self.patch)})
+                present = [g for g in seen.gradients[name] if g is not None]
+                if present:
+                    maths.add(outputs, {name: maths.output_factor(module, present)})
+                    positions[name] = (
+                        _rows_per_call(module, [call.input for call in seen.calls[name]], len(seen.signals[0])),
+                        _rows_per_call(module, [g[0] for g in present], len(seen.signals[0])),
+                    )
         factors = {}
         for name in self.plan.rotated:
             pair = inputs[name] / samples, outputs[name] / samples
@@ -160,58 +165,108 @@ class _Estimation:
         names = [*self.plan.closed, *self.plan.general]
         totals = {name: torch.zeros_like(geometry.promoted(parameters[name].detach())) for name in names}
         samples = 0
-        for args, record, logits, signals in self._passes(self.plan.watched):
-            samples += logits.shape[0]
-            if self.plan.closed:
-                for chunk in _signal_chunks(record, signals):
-                    self._add_closed(totals, rotations, record, _stacked_gradients(record, logits, chunk))
-            del record, logits
+        for seen in self._pass():
+            samples += seen.samples
+            self._add_closed(totals, rotations, seen)
             if self.plan.general:
-                self._add_general(totals, rotations, args, signals)
+                self._add_general(totals, rotations, seen)
         for name, total in totals.items():
             if not torch.isfinite(total).all():
                 raise RuntimeError(_not_finite(name))
         return {name: totals[name] / samples for name in parameters if name in totals}
 
-    def _add_closed(
-        self,
-        totals: dict[str, Tensor],
-        rotations: dict[str, Rotation],
-        record: Record,
-        found: dict[str, list[Tensor | None]],
-    ) -> None:
+    def _add_closed(self, totals: dict[str, Tensor], rotations: dict[str, Rotation], seen: _Seen) -> None:
         for module_name, attributes in self.plan.closed_by_module().items():
-            if module_name not in found:
+            if module_name not in seen.calls:
                 continue
             rotation = rotations.get(parameter_name(module_name))
             module = self.plan.watched[module_name]
-            squares = maths.squared_gradients(module, record.calls[module_name], found[module_name], rotation)
+            calls, found = seen.calls[module_name], seen.gradients[module_name]
+            squares = maths.squared_gradients(module, calls, found, rotation)
             for attribute, name in attributes.items():
                 if attribute in squares:
                     totals[name] += squares[attribute]
 
-    def _add_general(
-        self, totals: dict[str, Tensor], rotations: dict[str, Rotation], args: tuple[Any, ...], signals: Tensor
-    ) -> None:
-        for per_sample in gradients.by_autograd(self.model, self.plan.general, args, signals):
+    def _add_general(self, totals: dict[str, Tensor], rotations: dict[str, Rotation], seen: _Seen) -> None:
+        for per_sample in gradients.by_autograd(self.model, self.plan.general, seen.args, seen.signals):
             for name, value in per_sample.items():
                 if name in rotations:
                     value = rotations[name].to_rotated(value, batch_dims=2)
                 totals[name] += value.square().sum((0, 1))
 
-    def _passes(self, watched: dict[str, nn.Module]) -> Iterator[tuple[tuple[Any, ...], Record, Tensor, Tensor]]:
-        """Each batch with its record, logits and signals (S, B, C). Every pass draws the same labels."""
+    def _pass(self, *, again: bool = False) -> Iterator[_Seen]:
+        """Everything there is to see, once. Every pass draws the same labels.
+
+        Args:
+            again: there will be another pass. If all of it fits into `KEPT_BYTES`, that one costs nothing.
+        """
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[_Seen] = []
+        size = 0
+        for seen in self._look():
+            if again and size <= KEPT_BYTES:
+                size += seen.bytes()
+                kept.append(seen)
+            if size > KEPT_BYTES:
+                kept.clear()
+            yield seen
+        if again and size <= KEPT_BYTES:
+            self._kept = kept
+
+    def _look(self) -> Iterator[_Seen]:
         self.generator.set_state(self.start)
-        for index, (args, labels) in enumerate(self.batches()):
-            with capture(watched) as record:
-                logits = self.model(*args)
-            check_finite(logits, f"batch {index}")
-            yield args, record, logits, fisher_signals(self.fisher, logits, labels, self.generator)
+        at_once = 0
+        for index, (whole, whole_labels) in enumerate(self.batches()):
+            at_once = at_once or samples_within(ACTIVATION_BYTES, self.model, whole)
+            for args, labels in _parts(whole, whole_labels, at_once):
+                with capture(self.plan.watched) as record:
+                    logits = self.model(*args)
+                calls = {name: [Call(call.input, None) for call in found] for name, found in record.calls.items()}
+                check_finite(logits, f"batch {index}")
+                signals = fisher_signals(self.fisher, logits, labels, self.generator)
+                samples = logits.shape[0]
+                for chunk in _signal_chunks(record, signals):
+                    yield _Seen(args, chunk, samples, calls, record.stacked_gradients(logits, chunk))
+                    samples = 0  # counted
 
 
-def _rows_per_call(module: nn.Module, tensors: list[Tensor], logits: Tensor) -> float:
+@dataclass(frozen=True)
+class _Seen:
+    """Some samples as the layers see them.
+
+    Attributes:
+        args: of the model's forward.
+        signals: (S, B, C), all of the batch's or some of them.
+        samples: B with the first of a batch's signals, 0 with the others, so that each sample counts once.
+        calls: the watched modules' inputs.
+        gradients: of their outputs, for every call (S, B, ...), None where nothing came back.
+    """
+
+    args: tuple[Any, ...]
+    signals: Tensor
+    samples: int
+    calls: dict[str, list[Call]]
+    gradients: dict[str, list[Tensor | None]]
+
+    def bytes(self) -> int:
+        tensors = [call.input for calls in self.calls.values() for call in calls]
+        tensors += [g for found in self.gradients.values() for g in found if g is not None]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _parts(args: tuple[Any, ...], labels: Tensor | None, size: int) -> Iterator[Batch]:
+    """A batch in parts of at most `size` samples."""
+    count = next(len(a) for a in args if isinstance(a, Tensor))
+    for start in range(0, count, size):
+        part = slice(start, start + size)
+        yield tuple(a[part] if isinstance(a, Tensor) else a for a in args), None if labels is None else labels[part]
+
+
+def _rows_per_call(module: nn.Module, tensors: list[Tensor], samples: int) -> float:
     """Rows of one call and one sample; the bases are applied anew in every call."""
-    return sum(geometry.row_count(module, t) for t in tensors) / len(tensors) / logits.shape[0]
+    return sum(geometry.row_count(module, t) for t in tensors) / len(tensors) / samples
 
 
 def _signal_chunks(record: Record, signals: Tensor) -> Iterator[Tensor]:
@@ -220,15 +275,6 @@ def _signal_chunks(record: Record, signals: Tensor) -> Iterator[Tensor]:
     size = max(1, gradients.CHUNK_BYTES // max(1, 4 * elements))
     for start in range(0, signals.shape[0], size):
         yield signals[start : start + size]
-
-
-def _stacked_gradients(record: Record, logits: Tensor, signals: Tensor) -> dict[str, list[Tensor | None]]:
-    """Output gradients of every call, signals stacked in front: (S, B, ...)."""
-    single = [record.output_gradients(logits, signal) for signal in signals]
-    return {
-        name: [None if g is None else torch.stack([one[name][i] for one in single]) for i, g in enumerate(found)]  # type: ignore[misc]
-        for name, found in single[0].items()
-    }
 
 
 def _bases(basis: BasisFunction, name: str, input_factor: Tensor, output_factor: Tensor) -> Rotation:

@@ -10,7 +10,9 @@ positions, m outputs, q inputs and K kernel positions the multiplications are
     input side:    B · P_in · q²    (activations)     m · q² · K    (weight)
     output side:   B · P_out · m²   (activations)     m² · q · K    (weight)
 
-so a side goes to the activations if there are fewer of them than there are rows of the weight on that side.
+in the forward pass, and as many again in the backward pass, but for the input side of a layer whose input needs no
+gradient, such as the first one. So a side goes to the activations if there are fewer of them than there are rows of the
+weight on that side, and the input side of a first layer if there are fewer than twice as many.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class _State:
     plain_class: type[nn.Module]
     input_kernel: Tensor | None
     """`U1ᵀ` if the input side acts on the activations."""
+    first_kernel: Tensor | None
+    """The same for inputs that need no gradient."""
     output_kernel: Tensor | None
     """`U2` if the output side acts on the activations."""
 
@@ -61,12 +65,10 @@ def rotate_layer(module: nn.Module, rotation: Rotation, rows: Rows = ON_WEIGHTS,
     rotation = rotation.to(weight)
     with torch.no_grad():
         weight.copy_(rotation.to_rotated(weight) if known is None else known)
-    on_input, on_output = _activation_sides(module, rotation, rows)
+    on_input, on_first, on_output = _activation_sides(module, rotation, rows)
+    kernel = rotation.input_basis.mT.contiguous() if on_first else None
     module.__dict__[_STATE] = _State(
-        rotation,
-        type(module),
-        rotation.input_basis.mT.contiguous() if on_input else None,
-        rotation.output_basis if on_output else None,
+        rotation, type(module), kernel if on_input else None, kernel, rotation.output_basis if on_output else None
     )
     module.__class__ = _rotated_class(type(module))  # type: ignore[arg-type]
 
@@ -84,16 +86,20 @@ def merge_layer(module: nn.Module) -> Tensor:
     return known
 
 
-def _activation_sides(module: nn.Module, rotation: Rotation, rows: Rows) -> tuple[bool, bool]:
-    """Whether the input and the output basis are applied to the activations, by the count above."""
+def _activation_sides(module: nn.Module, rotation: Rotation, rows: Rows) -> tuple[bool, bool, bool]:
+    """Whether the input basis, that of inputs without gradient, and the output basis are applied to the activations."""
     weight = geometry.weight_of(module)
     if type(module).forward not in _PLAIN_FORWARDS or rotation.mixes_positions(weight):
-        return False, False  # a forward of the user's own reads `self.weight`; patches exist only inside the kernel
+        return (
+            False,
+            False,
+            False,
+        )  # a forward of the user's own reads `self.weight`; patches exist only inside the kernel
     if weight.dtype != rotation.input_basis.dtype:
-        return False, False  # activations in 16 bits; the bases are not
+        return False, False, False  # activations in 16 bits; the bases are not
     m, q = rotation.output_basis.shape[1], rotation.input_basis.shape[1]
     kernel = geometry.kernel_positions(module)
-    return rows[0] < m * kernel, rows[1] < q * kernel
+    return rows[0] < m * kernel, rows[0] < 2 * m * kernel, rows[1] < q * kernel
 
 
 class _RotatedLayer:
@@ -106,7 +112,7 @@ class _RotatedLayer:
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         state: _State = self.__dict__[_STATE]
-        if state.input_kernel is None and state.output_kernel is None:
+        if state.first_kernel is None and state.output_kernel is None:  # so neither is the other input kernel
             return super().forward(*args, **kwargs)  # type: ignore[misc, no-any-return]
         return _forward_on_activations(self, state, *args, **kwargs)  # type: ignore[arg-type]
 
@@ -155,11 +161,12 @@ def _forward_on_activations(module: nn.Module, state: _State, input: Tensor) -> 
     """`y = U2 (W' (U1ᵀ x)) + b` with each basis on its chosen side."""
     x, weight = input, geometry.weight_of(module)
     bias: Tensor | None = module.bias  # type: ignore[assignment]
-    if state.input_kernel is not None:
-        x = geometry.rotate_positions(module, x, state.input_kernel)
-    if state.input_kernel is None or state.output_kernel is None:
+    input_kernel = state.input_kernel if x.requires_grad else state.first_kernel
+    if input_kernel is not None:
+        x = geometry.rotate_positions(module, x, input_kernel)
+    if input_kernel is None or state.output_kernel is None:
         weight = state.rotation.to_original(
-            weight, input_side=state.input_kernel is None, output_side=state.output_kernel is None
+            weight, input_side=input_kernel is None, output_side=state.output_kernel is None
         )
     if state.output_kernel is None:
         return geometry.apply(module, x, weight, bias)

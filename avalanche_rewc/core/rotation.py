@@ -39,19 +39,19 @@ class Rotation:
 
     def _product(self, left: Tensor | None, weight: Tensor, right: Tensor | None, batch_dims: int) -> Tensor:
         """`left @ W @ right` for each group and kernel position; left (g, m, m), right (g, q, q), None for identity."""
+        shape, dtype = weight.shape, weight.dtype
         groups, outputs, inputs = *self.output_basis.shape[:2], self.input_basis.shape[1]
-        stack = geometry.promoted(weight).reshape(*weight.shape[:batch_dims], groups, outputs, inputs, -1)
+        stack = geometry.promoted(weight).reshape(*shape[:batch_dims], groups, outputs, inputs, -1)
         # Weights must not lose precision to a surrounding autocast.
         with torch.autocast(weight.device.type, enabled=False):
-            if stack.shape[-1] == 1:
-                matrices = stack.squeeze(-1)
-                matrices = matrices if left is None else left @ matrices
-                return (matrices if right is None else matrices @ right).reshape(weight.shape).to(weight.dtype)
             if left is not None:
-                stack = torch.einsum("gab,...gbqr->...gaqr", left, stack)
+                stack = (left @ stack.flatten(-2)).view_as(stack)
             if right is not None:
-                stack = torch.einsum("...gaqr,gqs->...gasr", stack, right)
-            return stack.reshape(weight.shape).to(weight.dtype)
+                # Kernel positions as rows: one large product, not one of a few columns for each output. And back: a
+                # kernel in any other order of memory would make a convolution copy its activations into that order.
+                rows = stack.transpose(-1, -2).flatten(-3, -2) @ right
+                stack = rows.view(*stack.shape[:-2], -1, inputs).transpose(-1, -2)
+            return stack.reshape(shape).contiguous().to(dtype)
 
     def mixes_positions(self, weight: Tensor) -> bool:
         """Whether the input basis is a patch basis, of channels and kernel positions together."""

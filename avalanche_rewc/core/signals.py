@@ -5,7 +5,7 @@ vector for every sample, and the Fisher is the mean over samples of the sum over
 
     sampled     one signal,  e_c − p         with c drawn from p        (the paper; unbiased, noisy)
     empirical   one signal,  e_y − p         with y the data's label
-    exact       C signals,   √p_c (e_c − p)  for every class c          (the expectation itself)
+    exact       ≤ C signals, √p_c (e_c − p)  for every class c          (the expectation itself)
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from torch import Tensor
 from avalanche_rewc.core.checks import one_of
 
 FisherKind = Literal["sampled", "exact", "empirical"]
+NEGLIGIBLE = 1e-4
+"""Share of the trace, in the logits, that the exact Fisher may leave out; far below the noise of drawing samples."""
 
 
 def fisher_signals(kind: FisherKind, logits: Tensor, labels: Tensor | None, generator: torch.Generator) -> Tensor:
@@ -53,8 +55,19 @@ def label_signal(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def exact_signals(logits: Tensor) -> Tensor:
-    """`√p_c (e_c − p)` for every class that has any probability (masked units have none), shape (≤ C, B, C)."""
-    probabilities = logits.detach().softmax(-1)  # (B, C)
-    active = (probabilities > 0).any(0)
-    differences = torch.eye(logits.shape[-1]).to(probabilities)[active].unsqueeze(1) - probabilities
-    return probabilities[:, active].sqrt().T.unsqueeze(-1) * differences
+    """`√p_c (e_c − p)` for a sample's most probable classes, shape (≤ C, B, C), the most probable class first.
+
+    Their squares `p_c · (1 − 2 p_c + Σ p²)` add up to the trace `Σ_c p_c (1 − p_c)`. A trained network gives most
+    classes next to no probability; as many as hold less than `NEGLIGIBLE` of the batch's trace together are left out,
+    and with them their backward passes.
+    """
+    probabilities, classes = logits.detach().softmax(-1).sort(dim=-1, descending=True)  # (B, C)
+    squares = probabilities * (1 - 2 * probabilities + probabilities.square().sum(-1, keepdim=True))
+    shares = squares.double().sum(0)
+    left_out = shares.flip(0).cumsum(0).flip(0)  # by keeping fewer than so many
+    kept = max(1, int((left_out > NEGLIGIBLE * shares.sum()).sum()))
+    roots = probabilities[:, :kept].sqrt().T.unsqueeze(-1)  # (S, B, 1)
+    sorted_signals = -roots * probabilities
+    rank = torch.arange(kept, device=logits.device)
+    sorted_signals[rank, :, rank] += roots.squeeze(-1)
+    return torch.zeros_like(sorted_signals).scatter_(-1, classes.expand_as(sorted_signals), sorted_signals)

@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 from avalanche_rewc.core.checks import number, one_of
 from avalanche_rewc.core.memory import Memory, grow
 from avalanche_rewc.core.optimizer import change_coordinates
-from avalanche_rewc.core.penalty import QuadraticPenalty, Term
+from avalanche_rewc.core.penalty import QuadraticPenalty
 from avalanche_rewc.core.plan import parameter_name
+from avalanche_rewc.core.pulls import Term
 from avalanche_rewc.core.reparametrize import merge_layer, rotate_layer
 from avalanche_rewc.core.rotation import Rotation, between
 from avalanche_rewc.core.wrappers import refuse_replicas, unwrapped

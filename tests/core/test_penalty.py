@@ -1,11 +1,14 @@
 """The penalty's value and gradient, against the formula written with plain autograd."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from avalanche_rewc.core import QuadraticPenalty, Rotation, Term
 from avalanche_rewc.core.optimizer import change_coordinates
+from avalanche_rewc.core.recycled import Recycler
 from avalanche_rewc.core.rotation import between
 
 
@@ -113,3 +116,93 @@ def test_second_moments_are_reset_as_if_the_parameter_were_new(kind):
     optimizer.step()
     fresh.step()
     torch.testing.assert_close(weight, fresh_weight)
+
+
+def plain(parameters, importances, anchors, ewc_lambda):
+    terms = zip(parameters, importances, anchors, strict=True)
+    return ewc_lambda / 2 * sum((f * (p - a) ** 2).sum() for p, f, a in terms)
+
+
+def large_and_small():
+    """Beyond the sizes from which parameters are handled alone, and their memory is used again."""
+    g = torch.Generator().manual_seed(0)
+    shapes = [(300, 200), (7,), (40, 3, 2, 2), (200, 300)]
+    draw = [[torch.randn(shape, generator=g) for shape in shapes] for _ in range(3)]
+    parameters = [nn.Parameter(p) for p in draw[0]]
+    importances, anchors = [f.square() for f in draw[1]], draw[2]
+    parameters[-1].data = parameters[-1].data.T.contiguous().T  # another order in memory
+    terms = [Term(p, f, a) for p, f, a in zip(parameters, importances, anchors, strict=True)]
+    return parameters, importances, anchors, QuadraticPenalty(3.0, terms)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_many_steps_with_gradients_of_a_loss_beside_it(set_to_none):
+    """Memory is used again from step to step; gradients that somebody keeps must not change with it."""
+    parameters, importances, anchors, penalty = large_and_small()
+    optimizer = torch.optim.SGD(parameters, lr=0.01)
+    kept = []
+    for step in range(4):
+        optimizer.zero_grad(set_to_none)
+        (sum((p**3).mean() for p in parameters[step % 2 :]) + penalty()).backward()  # the first has no loss at times
+        reference = sum((p**3).mean() for p in parameters[step % 2 :]) + plain(parameters, importances, anchors, 3.0)
+        expected = torch.autograd.grad(reference, parameters)
+        for p, e in zip(parameters, expected, strict=True):
+            torch.testing.assert_close(p.grad, e)
+        if step == 1:
+            kept = [(p.grad, p.grad.clone()) for p in parameters] if set_to_none else []
+        optimizer.step()
+    for gradient, then in kept:
+        assert torch.equal(gradient, then)
+
+
+def test_gradients_add_up_over_several_calls():
+    parameters, importances, anchors, penalty = large_and_small()
+    first, second = penalty(), penalty()
+    (first + 2 * second).backward()
+    penalty().backward()
+    expected = torch.autograd.grad(4 * plain(parameters, importances, anchors, 3.0), parameters)
+    for p, e in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(p.grad, e)
+
+
+def test_a_second_backward_pass_gives_the_same_or_an_error():
+    parameters, _, _, penalty = large_and_small()
+    value = penalty() + (parameters[0] ** 2).sum()
+    value.backward(retain_graph=True)
+    once = [p.grad.clone() for p in parameters]
+    value.backward(retain_graph=True)
+    for p, gradient in zip(parameters, once, strict=True):
+        torch.testing.assert_close(p.grad, 2 * gradient)
+    value = penalty()
+    value.backward(retain_graph=True)
+    with torch.no_grad():
+        parameters[0].add_(1)
+    with pytest.raises(RuntimeError, match="compute it again"):
+        value.backward()
+
+
+def test_the_value_alone_and_a_copy():
+    parameters, importances, anchors, penalty = large_and_small()
+    expected = plain(parameters, importances, anchors, 3.0)
+    with torch.no_grad():
+        torch.testing.assert_close(penalty(), expected.detach())
+    copied, own = copy.deepcopy((penalty, parameters))
+    with torch.no_grad():
+        own[0].add_(1)
+    torch.testing.assert_close(copied(), plain(own, importances, anchors, 3.0).detach(), check_stride=False)
+    torch.testing.assert_close(penalty().detach(), expected.detach())
+
+
+def test_memory_is_used_again_only_when_nobody_holds_it():
+    recycler, like = Recycler(), torch.zeros(())
+    first = recycler.empty((300, 200), like)
+    assert first.shape == (300, 200)
+    assert first.data_ptr() % 64 == 0
+    view = first.view(-1)[5:]
+    address = first.data_ptr()
+    del first
+    assert recycler.empty((300, 200), like).data_ptr() != address, "a view is still there"
+    del view
+    found = {t.data_ptr() for t in [recycler.empty((300, 200), like) for _ in range(2)]}
+    assert address in found
+    assert len(found) == 2

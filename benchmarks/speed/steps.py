@@ -1,0 +1,131 @@
+"""Time of a training step: real Avalanche strategies, stopped in the middle of an experience, take turns.
+
+A step is what Avalanche's loop does with a mini-batch: gradients to zero, forward, loss, the plug-ins'
+`before_backward` (where EWC and R-EWC add their penalties), backward, optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from avalanche.benchmarks import benchmark_from_datasets, with_classes_timeline
+from avalanche.benchmarks.utils import as_classification_dataset
+from avalanche.training import EWC, Naive
+from avalanche.training.templates import SupervisedTemplate
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from avalanche_rewc import REWC
+from benchmarks.speed.networks import NETWORKS, Network
+from benchmarks.speed.paper_form import in_paper_form
+from benchmarks.speed.timing import interleaved
+
+LAMBDA = 1e-3
+"""Small, so that weights stay where they are: times do not depend on it."""
+
+
+def strategy_of(kind: Callable[..., SupervisedTemplate], network: Network, **options: Any) -> SupervisedTemplate:
+    """A strategy with the network, Adam (the fused one, so that the optimizer hides nothing) and no evaluator."""
+    torch.manual_seed(0)
+    model = network.make()
+    return kind(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-6, fused=True),
+        criterion=nn.CrossEntropyLoss(),
+        train_mb_size=network.batch_size,
+        train_epochs=1,
+        evaluator=None,
+        **options,
+    )
+
+
+def experiences_of(network: Network, count: int) -> list[Any]:
+    """Experiences of one batch each, with all classes."""
+    data = []
+    for seed in range(count):
+        x, y = network.samples(network.batch_size, seed)
+        dataset = TensorDataset(x, y)
+        dataset.targets = y.tolist()  # type: ignore[attr-defined]
+        data.append(as_classification_dataset(dataset))
+    return list(with_classes_timeline(benchmark_from_datasets(train=data)).train_stream)
+
+
+def in_training(strategy: SupervisedTemplate, experiences: list[Any]) -> SupervisedTemplate:
+    """Learns all experiences but the last and begins with that one."""
+    for experience in experiences[:-1]:
+        strategy.train(experience)
+    strategy.experience = experiences[-1]
+    strategy.model.train()
+    strategy._before_training()
+    strategy._before_train_dataset_adaptation()
+    strategy.train_dataset_adaptation()
+    strategy._after_train_dataset_adaptation()
+    strategy._before_training_exp(num_workers=0, shuffle=False)
+    strategy.mbatch = next(iter(strategy.dataloader))
+    strategy._unpack_minibatch()
+    return strategy
+
+
+def step_of(strategy: SupervisedTemplate) -> Callable[[], None]:
+    """One training step of a strategy that is in training."""
+
+    def step() -> None:
+        strategy.optimizer.zero_grad()
+        strategy.loss = strategy._make_empty_loss()
+        strategy.mb_output = strategy.forward()
+        strategy.loss += strategy.criterion()
+        strategy._before_backward()
+        strategy.backward()
+        strategy.optimizer_step()
+
+    return step
+
+
+def paper_step(rewc: SupervisedTemplate, memory: Any) -> Callable[[], None]:
+    """One step of the paper's form of the network that `rewc` trains, with the same penalty."""
+    model, penalty = in_paper_form(rewc.model, memory, LAMBDA)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=1e-6, fused=True)
+    loss = nn.CrossEntropyLoss()
+    x, y = rewc.mbatch[0], rewc.mbatch[1]
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (loss(model(x), y) + penalty()).backward()
+        optimizer.step()
+
+    return step
+
+
+def measure(name: str, *, learned: tuple[int, ...] = (1, 5, 20), later: int = 50, rounds: int = 30) -> dict[str, float]:
+    """Median seconds of a step of every candidate.
+
+    Args:
+        learned: how many experiences `separate` EWC has learned; for those that stay flat the first of them.
+        later: R-EWC's second measurement, after so many experiences.
+    """
+    network = NETWORKS[name]
+    experiences = experiences_of(network, max(*learned, later) + 1)
+
+    def ready(kind: Callable[..., SupervisedTemplate], tasks: int, **options: Any) -> SupervisedTemplate:
+        return in_training(strategy_of(kind, network, **options), experiences[: tasks + 1])
+
+    def rewc(tasks: int, **options: Any) -> SupervisedTemplate:
+        return ready(REWC, tasks, ewc_lambda=LAMBDA, fisher="sampled", samples_per_class=1, **options)
+
+    first = learned[0]
+    rotated = rewc(first)
+    candidates = {
+        "naive": step_of(ready(Naive, first)),
+        "rewc": step_of(rotated),
+        f"rewc after {later}": step_of(rewc(later)),
+        "rewc original": step_of(rewc(first, space="original")),
+        "rewc none": step_of(rewc(first, layers="none")),
+        "ewc online": step_of(ready(EWC, first, ewc_lambda=LAMBDA, mode="online", decay_factor=0.9)),
+    }
+    for tasks in learned:
+        separate = ready(EWC, tasks, ewc_lambda=LAMBDA, mode="separate")
+        candidates[f"ewc separate after {tasks}"] = step_of(separate)
+    return interleaved(candidates, rounds)
