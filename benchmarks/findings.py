@@ -13,6 +13,7 @@ import argparse
 import functools
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import jinja2
 
@@ -105,10 +106,10 @@ class Findings:
         runs = self.runs(self.setting(sweep, stream, tasks), method)
         return f"{fmean(run['importances'][task]['sum'] for run in runs):.2g}"
 
-    def gain(
+    def lead(
         self, sweep: str, stream: str, tasks: int, ours: str, theirs: str, way: str = "validation", **differs: object
-    ) -> str:
-        """How many points a method is above another: mean ± standard deviation of the differences, seed by seed."""
+    ) -> Value:
+        """How far a method's average accuracy is above another's: of the differences, seed by seed."""
         setting = self.setting(sweep, stream, tasks, **differs)
         by_seed = [
             {run["config"]["seed"]: run["average_accuracy"] for run in self.runs(setting, method, way)}
@@ -116,7 +117,18 @@ class Findings:
         ]
         common = sorted(by_seed[0].keys() & by_seed[1].keys())
         value = Value.of([by_seed[0][seed] - by_seed[1][seed] for seed in common])
-        return ("+" if value and value.mean >= 0 else "") + tables.percent(value).replace("-", "−")
+        if value is None:
+            raise UserError(f"{sweep}: {ours} and {theirs} have no seed in common on {stream}")
+        return value
+
+    def gain(self, *case: Any, **differs: Any) -> str:
+        """`lead` in points, mean ± standard deviation."""
+        value = self.lead(*case, **differs)
+        return ("+" if value.mean >= 0 else "") + tables.percent(value).replace("-", "−")
+
+    def reached(self, bar: float, *case: Any, **differs: Any) -> str:
+        """`gain`, and whether it is at least so many points."""
+        return f"{self.gain(*case, **differs)}: {'**yes**' if 100 * self.lead(*case, **differs).mean >= bar else 'no'}"
 
     def comparison(self, sweep: str, stream: str, tasks: int, way: str = "validation", **differs: object) -> str:
         """The table of all methods, with the best that stores no data in bold."""
@@ -130,6 +142,11 @@ class Findings:
     def two_tasks(self, sweep: str, ours: str, theirs: str, way: str = "validation") -> str:
         """Table II."""
         return _shown(tables.two_tasks([s for s in settings(sweep) if s.tasks == 2], way, (theirs, ours)))
+
+    def across(self, sweep: str, **differs: object) -> str:
+        """The table of all methods in all settings of a sweep, or in those that `differs` picks."""
+        chosen = [s for s in settings(sweep) if all(s.config[name] == value for name, value in differs.items())]
+        return _shown(tables.across(chosen, "validation"))
 
     def leave_one_out(self, sweep: str, *methods: str) -> str:
         """The table of λ that were chosen on other streams."""

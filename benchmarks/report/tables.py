@@ -163,6 +163,25 @@ def task_by_task(setting: Setting, way: str, pair: tuple[str, str] = PAIR) -> Ta
     return Table(f"{setting.title}: every task after every task", header, rows, note)
 
 
+def across(settings: Sequence[Setting], way: str) -> Table | None:
+    """Average accuracy at the end of every method (rows) in every setting (columns), with its strength."""
+    labels = list(dict.fromkeys(method.label for setting in settings for method in setting.methods))
+    rows = []
+    for label in labels:
+        cells = []
+        for setting in settings:
+            runs = _runs(setting, label, way)
+            strength = runs[0]["config"]["strength"] if runs else None
+            average = percent(over_seeds(runs, lambda run: run["average_accuracy"]))
+            cells.append(average if strength is None else f"{average} ({strength:g})")
+        rows.append([label, *cells])
+    if not rows:
+        return None
+    note = "Average accuracy after the last task in %, mean ± standard deviation over seeds, in brackets the strength; "
+    note += f"{'; or '.join(sorted({how(setting, way) for setting in settings}))}."
+    return Table("Every method in every setting", ["method", *(setting.title for setting in settings)], rows, note)
+
+
 def fisher_energy(setting: Setting) -> Table | None:
     """The share of the Fisher's energy on the diagonal, for every method with a kept matrix."""
     rows = []

@@ -13,7 +13,7 @@ from benchmarks.report.build import make_sections, write_report
 from benchmarks.report.carry_over import leave_one_out
 from benchmarks.report.collect import Value, collect
 from benchmarks.report.page import markdown_table
-from benchmarks.report.tables import by_strength, comparison, percent, task_by_task, two_tasks
+from benchmarks.report.tables import across, by_strength, comparison, percent, task_by_task, two_tasks
 from benchmarks.store import ResultStore
 from tests.benchmarks.small import config
 
@@ -162,6 +162,14 @@ def test_an_option_that_all_methods_share_is_told_once():
     (setting,) = collect([result(run, two(0.2, 0.9)) for run in runs])
     assert setting.title == "mnist, 2 tasks, samples_per_class 5"
     assert [m.label for m in setting.methods] == ["naive", "rewc-none", "rewc"]
+
+
+def test_methods_in_several_settings_stand_side_by_side(results):
+    other = [result(mnist("rewc", 7.0, loss="cross-entropy"), two(0.2, 0.9), two(0.1, 0.8))]
+    table = across(collect([*results, *other]), "validation")
+    assert table.header == ["method", "mnist, 2 tasks", "mnist, 2 tasks, loss cross-entropy"]
+    assert ["naive", "56.5 ± 3.5", "–"] in table.rows
+    assert ["rewc", "83.0 ± 0.7 (10)", "55.0 (7)"] in table.rows  # 10 on held-out samples, 100 on test data
 
 
 def test_a_strength_is_chosen_on_the_other_streams():
