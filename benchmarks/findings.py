@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -129,6 +130,18 @@ class Findings:
     def reached(self, bar: float, *case: Any, **differs: Any) -> str:
         """`gain`, and whether it is at least so many points."""
         return f"{self.gain(*case, **differs)}: {'**yes**' if 100 * self.lead(*case, **differs).mean >= bar else 'no'}"
+
+    def share(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str, bar: float) -> str:
+        """A method's average accuracy as per cent of another's, and whether it is at least so many."""
+        value = 100 * self.points(sweep, stream, tasks, ours) / self.points(sweep, stream, tasks, theirs)
+        return f"{value:.0f} %: {'**yes**' if value >= bar else 'no'}"
+
+    def order(self, sweep: str, stream: str, tasks: int, hoped: Sequence[str]) -> str:
+        """The methods by their average accuracy, and whether that is the order in which they were named."""
+        points = {method: self.points(sweep, stream, tasks, method) for method in hoped}
+        found = sorted(hoped, key=lambda method: -points[method])
+        shown = " > ".join(f"{method} {points[method]:.1f}" for method in found)
+        return f"{shown}: {'**yes**' if found == list(hoped) else 'no'}"
 
     def comparison(self, sweep: str, stream: str, tasks: int, way: str = "validation", **differs: object) -> str:
         """The table of all methods, with the best that stores no data in bold."""
