@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import pickle
 import re
 import warnings
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 
 from avalanche_rewc.files import remove_leftovers, write_whole
 
-FORMAT = 1
+FORMAT = 2
 """Raise it when older files no longer mean the same."""
 MAGIC = "avalanche-rewc checkpoint"
 NAME = re.compile(r"experience-(\d+)\.checkpoint")
@@ -77,10 +76,12 @@ def _read(path: Path) -> dict[str, Any]:
         )
     try:
         content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
+    except Exception as error:  # bytes that somebody made may raise anything
         raise ValueError(
             f"{path} holds something that is not data and was not loaded: it was not written by avalanche-rewc"
         ) from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}: it was not written by avalanche-rewc")
     return content
 
 
