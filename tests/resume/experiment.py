@@ -10,7 +10,9 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from avalanche.training.plugins import EvaluationPlugin, LRSchedulerPlugin
 from avalanche_rewc import REWC, files
 from avalanche_rewc.losses import NewClassesBCE
 from avalanche_rewc.resume import Resumable
+from tests.small_disk import mount_small_disk
 from tests.toy import Growing, MultiHead, blob_stream, settings
 
 EXPERIENCES = 4
@@ -234,15 +237,28 @@ FAULTS = {
     "full disk": full_disk,
 }
 
+
+def on_a_small_disk(folder, out, size):
+    """The experiment with checkpoints on a disk that has no room for all of them, copied to `<folder> kept`."""
+    folder.mkdir()
+    mount_small_disk(folder, size)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        experiment(folder, out)
+    mentioned = [str(warning.message) for warning in caught if "no checkpoint after" in str(warning.message)]
+    shutil.copytree(folder, f"{folder} kept")
+    Path(f"{out}.warnings").write_text("\n".join(mentioned))
+
+
 _CONTEXT = None
 
 
-def start(*arguments, **options):
+def start(*arguments, target=experiment, **options):
     """The experiment in a process of its own."""
     global _CONTEXT
     if _CONTEXT is None:
         _CONTEXT = multiprocessing.get_context("forkserver")
         _CONTEXT.set_forkserver_preload([__name__])
-    process = _CONTEXT.Process(target=experiment, args=arguments, kwargs=options)
+    process = _CONTEXT.Process(target=target, args=arguments, kwargs=options)
     process.start()
     return process
