@@ -27,16 +27,21 @@ class Damaged(Exception):
 
 def write_checkpoint(folder: Path, number: int, content: dict[str, Any]) -> Path:
     """Store the state after `number` experiences; the one before is kept as well, older ones are removed."""
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    payload = buffer.getvalue()
     path = folder / f"experience-{number:04d}.checkpoint"
-    write_whole(path, f"{MAGIC} {FORMAT} {_checksum(str(FORMAT), payload)}\n".encode() + payload)
+    write_checked(path, content)
     for old, earlier in _found(folder):
         if old <= number - KEPT:
             with contextlib.suppress(FileNotFoundError):
                 earlier.unlink()
     return path
+
+
+def write_checked(path: Path, content: dict[str, Any]) -> None:
+    """Plain data as a file with a checksum, whole or not at all."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    payload = buffer.getvalue()
+    write_whole(path, f"{MAGIC} {FORMAT} {_checksum(str(FORMAT), payload)}\n".encode() + payload)
 
 
 def read_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -49,7 +54,7 @@ def read_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     found = sorted(_found(folder), reverse=True)
     for _, path in found:
         try:
-            return path, _read(path)
+            return path, read_checked(path)
         except Damaged as error:
             warnings.warn(f"{path} is damaged ({error}) and is left out", RuntimeWarning, stacklevel=3)
     if found:
@@ -62,7 +67,13 @@ def _found(folder: Path) -> list[tuple[int, Path]]:
     return [(int(match[1]), path) for match, path in matches if match]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_checked(path: Path) -> dict[str, Any]:
+    """The inverse of `write_checked`.
+
+    Raises:
+        Damaged: it is not whole.
+        ValueError: it has another format, or something that is not data in it.
+    """
     head, _, payload = path.read_bytes().partition(b"\n")
     words = head.decode(errors="replace").split(" ")
     if len(words) != 4 or " ".join(words[:2]) != MAGIC:
