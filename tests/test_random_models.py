@@ -167,6 +167,15 @@ class Complex(Base):
         return (x * self.phase).real
 
 
+class Empty(Base):
+    def __init__(self):
+        super().__init__()
+        self.none = nn.Linear(8, 0)
+
+    def between(self, x):
+        return x + self.none(x).sum(-1, keepdim=True)
+
+
 class Noisy(Base):
     def between(self, x):
         return F.dropout(x)
@@ -198,6 +207,7 @@ REFUSED = {
     "mixed samples": (Centred, "change with the other samples"),
     "two outputs": (Pair, r"must return logits.*not tuple"),
     "fixed batch": (FixedBatch, "fails on a batch of one sample"),
+    "empty": (Empty, r"parameter none\.weight of shape \(0, 8\) has no elements"),
     "uninitialised": (lambda: Base(nn.Sequential(nn.LazyLinear(8))), r"parameter extra\.0\.\w+ has no shape yet"),
 }
 
