@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import tempfile
 import time
 from pathlib import Path
@@ -21,13 +22,14 @@ def write_whole(path: Path, data: bytes) -> None:
     such as a full disk, the old content stays and nothing half-written is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+    temporary = path.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
+    # and not mkstemp, which lets nobody else read: who may is for the user's umask to say
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's 0600 would keep colleagues out
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

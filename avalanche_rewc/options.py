@@ -42,7 +42,7 @@ class Options:
             one_of("basis", self.basis, (*BASES, *RANDOM_BASES), " or a function of the two factors")
         whole_number("samples_per_class", self.samples_per_class, 1, "for every sample")
         if not isinstance(self.normalize, bool):
-            raise ValueError(f"normalize={self.normalize!r} must be True or False")
+            raise ValueError(f"normalize={shown(self.normalize)} must be True or False")
         whole_number("seed", self.seed, 0, "to follow torch's initial seed")
         if self.mode == "online":
             if self.decay_factor is None:

@@ -152,7 +152,7 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         check_experience(strategy.experience, self.options.samples_per_class, self.options.fisher)
         self._refuse_company(strategy)
         if self._check_model:
-            _refuse_other_model(strategy.model, self.entries)
+            _refuse_other_model(unwrapped(strategy.model), self.entries)
             self._check_model = False
         if self.options.space == "rotated":
             refuse_replicas(strategy.model)

@@ -8,17 +8,15 @@ kept in a file; the other runs start from there. With two tasks that is half of 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from avalanche.training.plugins import SupervisedPlugin
 
-from avalanche_rewc.files import write_whole
+from avalanche_rewc.resume.file import Damaged, read_checked, write_checked
 from avalanche_rewc.resume.generators import generator_states, set_generator_states
 from benchmarks.config import SCHEMA, RunConfig
 from benchmarks.machine import Machine, versions
@@ -59,8 +57,7 @@ class FirstTask(SupervisedPlugin):  # type: ignore[misc]
         if strategy.clock.train_exp_counter > 0:
             return
         self._begun = time.perf_counter()
-        if self.path.exists():
-            kept = torch.load(self.path, weights_only=True, map_location=strategy.device)
+        if (kept := self._kept()) is not None:
             strategy.model.load_state_dict(kept["model"])
             set_generator_states(kept["generators"])
             self.seconds_saved = kept["seconds"]
@@ -78,9 +75,17 @@ class FirstTask(SupervisedPlugin):  # type: ignore[misc]
             "generators": generator_states(),
             "seconds": time.perf_counter() - self._begun,
         }
-        buffer = io.BytesIO()
-        torch.save(kept, buffer)
         try:
-            write_whole(self.path, buffer.getvalue())  # two runs may store the same at once
+            write_checked(self.path, kept)  # two runs may store the same at once
         except OSError as error:
             warnings.warn(f"the first task is not kept for other runs: {error}", RuntimeWarning, stacklevel=2)
+
+    def _kept(self) -> dict[str, Any] | None:
+        """What another run has left; a damaged file is learned, and written, anew."""
+        if not self.path.exists():
+            return None
+        try:
+            return read_checked(self.path)
+        except (Damaged, ValueError) as error:
+            warnings.warn(f"{self.path} is learned anew: {error}", RuntimeWarning, stacklevel=2)
+            return None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from hypothesis import example
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
@@ -46,6 +47,47 @@ class Recipe:
         return piece in repr(self.pieces)
 
 
+DRESSES = ["", "weight_norm", "spectral_norm", "parametrized bias"]
+VECTOR_PIECES = ["layer norm", "rms norm", "dropout", "tied", "scale"]
+TOKEN_PIECES = ["attention", "attention first", "encoder", "lstm", "gru", "rnn first", "folded"]
+MAP_PIECES = ["batch norm", "group norm", "dropout", "scale"]
+
+
+def everything(mixed: bool = True) -> list[Recipe]:
+    """Recipes that together have every piece for every kind of input: random ones may leave some out for long."""
+    found = []
+    for kind in INPUTS:
+        if kind in CONVOLVED:
+            layers: list[Any] = [
+                ("conv", 1, 3, 2, "zeros", True, ""),
+                ("conv", 2, 2, 1, "circular", False, "weight_norm"),
+                ("conv", 4, 3, 1, "zeros", True, "spectral_norm"),
+                ("conv", 4, 2, 2, "circular", True, "parametrized bias"),
+                ("conv", 1, 3, 1, "zeros", False, "channels last"),
+            ]
+            names = MAP_PIECES
+        else:
+            layers = [("linear", True, dress) for dress in DRESSES]
+            names = [*VECTOR_PIECES, *(TOKEN_PIECES if kind == "tokens" else ["batch norm"])]
+        wrapped = [(how, layers[0]) for how in ("residual", "shared", *(["double"] if mixed else []))]
+        pieces = [*layers, *names, *wrapped]
+        rounds = -(-len(pieces) // 4)
+        for i in range(rounds):  # each takes some of all sorts
+            found.append(Recipe(kind, tuple(pieces[i::rounds]), frozenset({0} if i == 0 else ()), i))
+    return found
+
+
+def with_everything(*more: Any, mixed: bool = True) -> Any:
+    """A decorator that adds those recipes to the examples of a property; `more` are its other arguments, in turn."""
+
+    def decorate(test: Any) -> Any:
+        for i, recipe in enumerate(everything(mixed)):
+            test = example(recipe, *(values[i % len(values)] for values in more))(test)
+        return test
+
+    return decorate
+
+
 def recipes(*, mixed: bool = True) -> st.SearchStrategy[Recipe]:
     """Any recipe; `mixed=False` leaves out parts in another precision than the rest."""
     return st.sampled_from(sorted(INPUTS)).flatmap(
@@ -74,17 +116,11 @@ def single_pieces(kind: str) -> st.SearchStrategy[Any]:
             st.integers(1, 2),  # dilation
             st.sampled_from(["zeros", "circular"]),
             st.booleans(),  # bias
-            st.sampled_from(["", "", "weight_norm", "spectral_norm", "parametrized bias", "channels last"]),
+            st.sampled_from(["", *DRESSES, "channels last"]),
         )
-        return st.one_of(convolution, convolution, st.sampled_from(["batch norm", "group norm", "dropout", "scale"]))
-    linear = st.tuples(
-        st.just("linear"), st.booleans(), st.sampled_from(["", "", "weight_norm", "spectral_norm", "parametrized bias"])
-    )
-    names = ["layer norm", "rms norm", "dropout", "tied", "scale"]
-    if kind == "tokens":
-        names += ["attention", "attention first", "encoder", "lstm", "gru", "rnn first", "folded"]
-    else:
-        names += ["batch norm"]
+        return st.one_of(convolution, convolution, st.sampled_from(MAP_PIECES))
+    linear = st.tuples(st.just("linear"), st.booleans(), st.sampled_from(["", *DRESSES]))
+    names = [*VECTOR_PIECES, *(TOKEN_PIECES if kind == "tokens" else ["batch norm"])]
     return st.one_of(linear, st.sampled_from(names))
 
 

@@ -1,5 +1,6 @@
 """Runs that are long, and constructors that are called with anything: nothing grows, nothing leaks, nothing crashes."""
 
+import dataclasses
 import gc
 import math
 import os
@@ -16,11 +17,13 @@ from avalanche.benchmarks import benchmark_from_datasets
 from avalanche.benchmarks.utils import as_classification_dataset
 from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from avalanche_rewc import REWC, REWCPlugin
 from avalanche_rewc.core.memory import Memory
+from avalanche_rewc.options import Options
 from tests.tally import SOAK, tally
-from tests.toy import Tensors, settings
+from tests.toy import Growing, Tensors, blob_stream, settings
 
 OPEN_FILES = Path("/proc/self/fd")
 STATUS = Path("/proc/self/status")
@@ -59,16 +62,54 @@ def permuted_digits(experiences, samples=60):
         yield as_classification_dataset(Tensors(x[chosen][:, pixels], y[chosen.numpy()]))
 
 
+class Work(TorchDispatchMode):
+    """Counts what torch is asked to do: a step that costs more asks for more, whatever else the machine does."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.numbers = 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        self.calls += 1
+        self.numbers += sum(t.numel() for t in torch.utils._pytree.tree_leaves(found) if isinstance(t, torch.Tensor))
+        return found
+
+
+class Steps:
+    """The work of every experience's second step, and how many hooks and states hang on model and optimizer then."""
+
+    def __init__(self):
+        self.found, self.work = [], None
+
+    def before_training_iteration(self, strategy, **kwargs):
+        if strategy.clock.train_exp_iterations == 1:
+            self.work = Work()
+            self.work.__enter__()
+
+    def after_training_iteration(self, strategy, **kwargs):
+        if self.work is not None:
+            self.work.__exit__(None, None, None)
+            modules = list(strategy.model.modules())
+            hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in modules)
+            states = sum(len(state) for state in strategy.optimizer.state.values())
+            self.found.append((self.work.calls, self.work.numbers, hooks, states, len(modules)))
+            self.work = None
+
+
 @pytest.mark.skipif(not STATUS.exists(), reason="reads the memory of the process from /proc")
 @pytest.mark.parametrize("mode", ["last", "online"] if SOAK else ["last"])
-def test_many_experiences_in_flat_memory(mode):
+def test_many_experiences_in_flat_memory_and_time(mode):
+    """Time is counted, not measured: the operations of a step, and of how many numbers, from the second experience on,
+    the first with a penalty. The quarters' seconds go into the report."""
     torch.manual_seed(0)
     model = network()
     quiet = EvaluationPlugin(loggers=[])
     common = settings(model, torch.optim.Adam(model.parameters(), 1e-3), evaluator=quiet, train_epochs=1)
     decay = {"decay_factor": 0.9} if mode == "online" else {}
-    strategy = REWC(ewc_lambda=100.0, mode=mode, **{**common, "train_mb_size": 20}, **decay)
-    stored, resident, files, seconds = [], [], [], []
+    steps = Steps()
+    strategy = REWC(ewc_lambda=100.0, mode=mode, **{**common, "train_mb_size": 20}, plugins=[steps], **decay)
+    stored, resident, files, seconds, objects = [], [], [], [], []
     with tally(f"experiences in one run, {mode}") as counts:
         for dataset in permuted_digits(EXPERIENCES):
             (experience,) = benchmark_from_datasets(train=[dataset]).train_stream
@@ -79,6 +120,7 @@ def test_many_experiences_in_flat_memory(mode):
             counts.add()
             if counts.tried % (EXPERIENCES // 4) == 0:
                 gc.collect()
+                objects.append(len(gc.get_objects()))
                 resident.append(resident_bytes())
                 files.append(len(os.listdir(OPEN_FILES)))
         counts.details["stored bytes"] = stored[-1]
@@ -87,7 +129,13 @@ def test_many_experiences_in_flat_memory(mode):
         first, last = seconds[5 : EXPERIENCES // 4], seconds[-EXPERIENCES // 4 :]
         counts.details["milliseconds an experience, first quarter"] = round(1000 * sum(first) / len(first))
         counts.details["milliseconds an experience, last quarter"] = round(1000 * sum(last) / len(last))
+        counts.details["operations in a step"] = steps.found[-1][0]
+        counts.details["objects grown"] = objects[-1] - objects[0]
         assert len(strategy.rewc.memories) == 1
+        assert len(steps.found) == EXPERIENCES
+        assert steps.found[1][0] > steps.found[0][0]  # the penalty is counted
+        assert set(steps.found[1:]) == {steps.found[1]}  # to the operation
+        assert objects[-1] - objects[0] < EXPERIENCES  # less than one for each
         assert set(stored) == {stored[0]}  # to the byte
         assert resident[-1] - resident[0] < 16 * 2**20  # in the last three quarters
         assert files[-1] <= files[0]
@@ -118,6 +166,7 @@ GOOD = {
     "decay_factor": [None, 0, 0.5, 1.0],
     "basis": ["eigen", "identity", "authors", "printed", "random", "random_input", lambda a, g: (a, g)],
     "seed": [None, 0, 1, 2**70],
+    "normalize": [True, False],
 }
 
 
@@ -145,6 +194,29 @@ def test_random_options_are_taken_or_refused_by_name():
                 assert plugin.options.ewc_lambda == options["ewc_lambda"]
         assert counts.details["of these taken"] > COMBINATIONS // 10
         assert counts.details["of these refused"] > COMBINATIONS // 10
+
+
+def test_every_option_is_an_option_of_the_random_ones():
+    """One that is added later must not be forgotten above."""
+    assert set(GOOD) == {field.name for field in dataclasses.fields(Options)}
+
+
+def test_options_that_are_taken_work():
+    """Random combinations of good ones, in three experiences."""
+    draw = random.Random(None if SOAK else 0)
+    with tally("combinations of options trained with") as counts:
+        for _ in range(500 if SOAK else 25):
+            options = {name: draw.choice(good) for name, good in GOOD.items()}
+            options["decay_factor"] = draw.choice([0, 0.5, 1.0]) if options["mode"] == "online" else None
+            if callable(options["basis"]):
+                options["basis"] = lambda a, g: tuple(torch.eye(f.shape[-1]).expand_as(f).contiguous() for f in (a, g))
+            strategy = REWC(**options, **settings(Growing(), train_epochs=1))
+            for experience in blob_stream(3, per_class=5, dtype=torch.float32).train_stream:
+                strategy.train(experience)
+            counts.add(options["mode"])
+            for memory in strategy.rewc.memories:
+                assert all(torch.isfinite(f).all() and (f >= 0).all() for f in memory.importances.values()), options
+            assert all(torch.isfinite(p).all() for p in strategy.model.parameters()), options
 
 
 @pytest.mark.skipif(not OPEN_FILES.exists(), reason="counts open files in /proc")

@@ -15,20 +15,21 @@ from torch.nn import functional as F
 from avalanche_rewc import REWC
 from avalanche_rewc.core import ProtectedTraining, consolidate, is_rotated
 from avalanche_rewc.core.selection import rotatable_layers
-from tests.architectures import WIDTH, build, recipes
+from tests.architectures import WIDTH, build, recipes, with_everything
 from tests.tally import tally
 from tests.toy import Growing, blob_stream, settings
 
-OPTIONS = st.fixed_dictionaries(
-    {
-        "layers": st.sampled_from(["all", "all_but_last", "none"]),
-        "space": st.sampled_from(["rotated", "rotated", "original"]),
-        "fisher": st.sampled_from(["sampled", "exact", "empirical"]),
-        "conv_basis": st.sampled_from(["channel", "patch"]),
-        "basis": st.sampled_from(["eigen", "eigen", "authors", "random"]),
-        "mode": st.sampled_from(["last", "separate", "online"]),
-    }
-)
+CHOICES = {
+    "layers": ["all", "all", "all_but_last", "none"],
+    "space": ["rotated", "rotated", "original"],
+    "fisher": ["exact", "sampled", "empirical"],
+    "conv_basis": ["channel", "patch"],
+    "basis": ["eigen", "eigen", "authors", "random", "printed"],
+    "mode": ["last", "separate", "online"],
+    "normalize": [True, True, False],
+}
+IN_TURN = [{name: values[(i + j) % len(values)] for j, (name, values) in enumerate(CHOICES.items())} for i in range(60)]
+OPTIONS = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in CHOICES.items()})
 WRAPPERS = {"plain": lambda model: model, "DataParallel": nn.DataParallel}
 
 
@@ -55,6 +56,7 @@ def refused(model, layers):
 def test_three_experiences_of_random_architectures():
     with tally("random architectures trained on three experiences") as counts:
 
+        @with_everything(IN_TURN, sorted(WRAPPERS), [False, True, True])
         @given(recipes(), OPTIONS, st.sampled_from(sorted(WRAPPERS)), st.booleans())
         def run(recipe, options, wrapper, adam):
             torch.manual_seed(0)
@@ -165,6 +167,15 @@ class Complex(Base):
         return (x * self.phase).real
 
 
+class Empty(Base):
+    def __init__(self):
+        super().__init__()
+        self.none = nn.Linear(8, 0)
+
+    def between(self, x):
+        return x + self.none(x).sum(-1, keepdim=True)
+
+
 class Noisy(Base):
     def between(self, x):
         return F.dropout(x)
@@ -196,6 +207,7 @@ REFUSED = {
     "mixed samples": (Centred, "change with the other samples"),
     "two outputs": (Pair, r"must return logits.*not tuple"),
     "fixed batch": (FixedBatch, "fails on a batch of one sample"),
+    "empty": (Empty, r"parameter none\.weight of shape \(0, 8\) has no elements"),
     "uninitialised": (lambda: Base(nn.Sequential(nn.LazyLinear(8))), r"parameter extra\.0\.\w+ has no shape yet"),
 }
 

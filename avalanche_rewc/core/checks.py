@@ -61,9 +61,22 @@ def differences(here: Any, there: Any, name: str = "", other: str = "the checkpo
         found = [line for lines in both for line in lines]
         found += [f"{names[key]} is not in {other}" for key in here if key not in there]
         return found + [f"{names[key]} is in {other} and not here" for key in there if key not in here]
+    if isinstance(here, list | tuple) and isinstance(there, list | tuple) and len(here) == len(there):
+        if not any(isinstance(item, dict | list | tuple | Tensor) for item in (*here, *there)):
+            return [] if all(map(_same, here, there)) else [f"{name} is {here!r} here and {there!r} in {other}"]
+        pairs = enumerate(zip(here, there, strict=True))
+        return [line for i, pair in pairs for line in differences(*pair, f"{name}[{i}]", other)]
     if isinstance(here, Tensor) and isinstance(there, Tensor):
         here, there = (f"a tensor {tuple(value.shape)}" for value in (here, there))
-    return [] if here == there else [f"{name} is {here!r} here and {there!r} in {other}"]
+    return [] if _same(here, there) else [f"{name} is {shown(here)} here and {shown(there)} in {other}"]
+
+
+def _same(here: Any, there: Any) -> bool:
+    """Equal, or both not a number, which nothing is equal to."""
+    if isinstance(here, Tensor) or isinstance(there, Tensor):
+        return False
+    both_nan = isinstance(here, float) and isinstance(there, float) and math.isnan(here) and math.isnan(there)
+    return bool(here == there) or both_nan
 
 
 def refuse_differences(what: str, here: dict[str, Any], there: dict[str, Any], way_out: str = "") -> None:

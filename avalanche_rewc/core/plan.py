@@ -254,6 +254,11 @@ def _refuse_parameters(parameters: Mapping[str, Tensor]) -> None:
             raise RuntimeError(
                 f"parameter {name} has no shape yet: run one batch through the model before you make the optimizer"
             )
+        if parameter.numel() == 0:
+            raise RuntimeError(
+                f"parameter {name} of shape {tuple(parameter.shape)} has no elements, so nothing of it can be "
+                "remembered: leave that module out, or freeze it"
+            )
         if not parameter.is_floating_point():
             raise RuntimeError(
                 f"parameter {name} is {parameter.dtype}: importances are for real numbers. Freeze it, or keep its real "

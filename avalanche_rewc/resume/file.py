@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import pickle
 import re
 import warnings
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 
 from avalanche_rewc.files import remove_leftovers, write_whole
 
-FORMAT = 1
+FORMAT = 2
 """Raise it when older files no longer mean the same."""
 MAGIC = "avalanche-rewc checkpoint"
 NAME = re.compile(r"experience-(\d+)\.checkpoint")
@@ -28,16 +27,21 @@ class Damaged(Exception):
 
 def write_checkpoint(folder: Path, number: int, content: dict[str, Any]) -> Path:
     """Store the state after `number` experiences; the one before is kept as well, older ones are removed."""
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    payload = buffer.getvalue()
     path = folder / f"experience-{number:04d}.checkpoint"
-    write_whole(path, f"{MAGIC} {FORMAT} {_checksum(str(FORMAT), payload)}\n".encode() + payload)
+    write_checked(path, content)
     for old, earlier in _found(folder):
         if old <= number - KEPT:
             with contextlib.suppress(FileNotFoundError):
                 earlier.unlink()
     return path
+
+
+def write_checked(path: Path, content: dict[str, Any]) -> None:
+    """Plain data as a file with a checksum, whole or not at all."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    payload = buffer.getvalue()
+    write_whole(path, f"{MAGIC} {FORMAT} {_checksum(str(FORMAT), payload)}\n".encode() + payload)
 
 
 def read_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -50,7 +54,7 @@ def read_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     found = sorted(_found(folder), reverse=True)
     for _, path in found:
         try:
-            return path, _read(path)
+            return path, read_checked(path)
         except Damaged as error:
             warnings.warn(f"{path} is damaged ({error}) and is left out", RuntimeWarning, stacklevel=3)
     if found:
@@ -63,7 +67,13 @@ def _found(folder: Path) -> list[tuple[int, Path]]:
     return [(int(match[1]), path) for match, path in matches if match]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_checked(path: Path) -> dict[str, Any]:
+    """The inverse of `write_checked`.
+
+    Raises:
+        Damaged: it is not whole.
+        ValueError: it has another format, or something that is not data in it.
+    """
     head, _, payload = path.read_bytes().partition(b"\n")
     words = head.decode(errors="replace").split(" ")
     if len(words) != 4 or " ".join(words[:2]) != MAGIC:
@@ -77,10 +87,12 @@ def _read(path: Path) -> dict[str, Any]:
         )
     try:
         content: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
+    except Exception as error:  # bytes that somebody made may raise anything
         raise ValueError(
             f"{path} holds something that is not data and was not loaded: it was not written by avalanche-rewc"
         ) from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}: it was not written by avalanche-rewc")
     return content
 
 

@@ -27,6 +27,8 @@ from avalanche_rewc.core.checks import refuse_differences
 KIND = "__kind__"
 CONSTANT = {KIND: "constant"}
 """Stands for what a script gives an object when it makes it and nobody changes: functions, classes, devices."""
+KINDS = ("constant", "tensor", "numpy", "deque", "alternatives", "ParamData", "module", "object", "stateful")
+"""Each with a method of `Rebuilder`."""
 OPENED = (LearningWithoutForgetting,)
 """Classes of Avalanche, beside metrics, whose attributes are looked into."""
 
@@ -115,6 +117,8 @@ class Rebuilder:
             ValueError: there is no such object here; it names it.
         """
         if isinstance(data, dict) and KIND in data:
+            if data[KIND] not in KINDS:
+                raise ValueError(f"{name} is of a kind that is not known, {data[KIND]!r}")
             rebuild: Callable[[Any, Any, str], Any] = getattr(self, f"_{data[KIND]}")
             return rebuild(data, current, name)
         if isinstance(data, dict):
@@ -136,9 +140,10 @@ class Rebuilder:
     def set_attributes(self, target: Any, data: dict[str, Any], name: str) -> None:
         """Give an object the values its attributes had."""
         for key, item in data.items():
-            if key not in vars(target) and hasattr(target, key):
+            current = getattr(target, key, None)
+            if (key not in vars(target) and hasattr(target, key)) or not _is_data(current, f"{name}.{key}"):
                 raise ValueError(f"{name}.{key} is not a value that can be set")
-            setattr(target, key, self.from_data(item, getattr(target, key, None), f"{name}.{key}"))
+            setattr(target, key, self.from_data(item, current, f"{name}.{key}"))
 
     def load_module(self, module: nn.Module, data: dict[str, Any], name: str) -> nn.Module:
         """The inverse of `module_state`, into a network of the same shape."""
@@ -198,6 +203,14 @@ def _tensors(state: dict[str, Any]) -> dict[str, Tensor | None]:
 
 def _is_numpy(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic)
+
+
+def _is_data(value: Any, name: str) -> bool:
+    """Whether `attributes` would have stored it; functions and handles of a script are not a file's to replace."""
+    try:
+        return to_data(value, name) is not CONSTANT
+    except NotData:
+        return False
 
 
 def _is_opened(value: Any) -> bool:

@@ -12,9 +12,9 @@ from avalanche_rewc import __version__
 from avalanche_rewc.core.checks import differences, refuse_differences
 from avalanche_rewc.files import check_writable
 from avalanche_rewc.resume.file import read_newest, write_checkpoint
-from avalanche_rewc.resume.plain import Rebuilder, to_data
-from avalanche_rewc.resume.snapshot import describe, put_back, take
-from avalanche_rewc.resume.stream import fingerprint
+from avalanche_rewc.resume.plain import NotData, Rebuilder, to_data
+from avalanche_rewc.resume.snapshot import describe, put_back, seed, take
+from avalanche_rewc.resume.stream import changed_looks, fingerprint, looks
 from avalanche_rewc.resume.structure import Growth
 
 
@@ -36,14 +36,18 @@ class Resumable:
             `LwF`, `SynapticIntelligence` and `MAS`, or one of your own with plain data in its attributes.
         stream: a sequence of experiences.
         folder: of this experiment alone.
+        other_versions: go on from a checkpoint that other versions of avalanche-rewc, torch, Avalanche or numpy have
+            written, with a warning; the last digits of numbers may differ then. Refused by default.
 
     Raises:
-        ValueError: the folder's checkpoint is of another experiment (the message says what differs), or the strategy
-            has a part that cannot be stored (the message names it).
+        ValueError: the folder's checkpoint is of another experiment or of other versions (the message says what
+            differs), or the strategy has a part that cannot be stored (the message names it).
         OSError: the folder cannot be written to.
     """
 
-    def __init__(self, strategy: Any, stream: Sequence[Any], folder: str | Path) -> None:
+    def __init__(
+        self, strategy: Any, stream: Sequence[Any], folder: str | Path, *, other_versions: bool = False
+    ) -> None:
         """See the class."""
         if strategy.clock.train_exp_counter or strategy.clock.train_iterations:
             raise ValueError("strategy: it has been trained already; make the Resumable before the first train()")
@@ -55,9 +59,10 @@ class Resumable:
         """Experiences that need not be learned again."""
         check_writable(self.folder)
         self._identity = {"stream": fingerprint(stream), **describe(strategy)}
+        self._seed, self._looks = seed(), looks(stream)
         self._growth = Growth(strategy, stream)
         strategy.plugins.insert(0, self._growth)
-        self._load()
+        self._load(other_versions)
 
     def __iter__(self) -> Iterator[Any]:
         """What is left; an experience is finished when the loop asks for the next one."""
@@ -68,16 +73,18 @@ class Resumable:
             self._save()
 
     def _save(self) -> None:
-        content = {
-            "versions": _versions(),
-            "identity": self._identity,
-            "finished": self.finished,
-            "results": to_data(self.results, "results", lenient=True),
-            "state": take(self.strategy, self._growth),
-        }
         try:
+            content = {
+                "versions": _versions(),
+                "identity": self._identity,
+                "seed": self._seed,
+                "looks": self._looks,
+                "finished": self.finished,
+                "results": to_data(self.results, "results", lenient=True),
+                "state": take(self.strategy, self._growth),
+            }
             write_checkpoint(self.folder, self.finished, content)
-        except OSError as error:  # a full disk must not end a run of days
+        except (OSError, NotData) as error:  # a full disk, or an odd plug-in, must not end a run of days
             warnings.warn(
                 f"no checkpoint after experience {self.finished}: {error}. The run goes on; killed now, it would "
                 "start again from the last one that was stored",
@@ -85,24 +92,52 @@ class Resumable:
                 stacklevel=3,
             )
 
-    def _load(self) -> None:
+    def _load(self, other_versions: bool) -> None:
         found = read_newest(self.folder)
         if found is None:
             return
         path, content = found
-        way_out = ". Use another folder, or remove this one to start from the beginning"
-        refuse_differences(f"{path} is of another experiment and", self._identity, content["identity"], way_out)
+        try:
+            self._refuse_others(path, content, other_versions)
+            put_back(self.strategy, self._growth, content["state"])
+            rebuilder = Rebuilder(self.strategy.device, lambda: self.strategy.model)
+            self.results[:] = rebuilder.from_data(content["results"], None, "results")
+            self.finished = _position(content["finished"], len(self.stream))
+        except Refused as error:
+            raise ValueError(str(error)) from error.__cause__
+        except Exception as error:  # a file that somebody made, or a strategy that its description does not tell apart
+            raise ValueError(f"{path} does not fit this experiment: {type(error).__name__}: {error}") from error
+
+    def _refuse_others(self, path: Path, content: dict[str, Any], other_versions: bool) -> None:
         changed = differences(_versions(), content["versions"])
+        if changed and not other_versions:
+            raise Refused(
+                f"{path} was written by other versions: {'; '.join(changed)}. Go on with those; or pass "
+                "other_versions=True if it does not matter that numbers may differ in their last digits"
+            )
+        way_out = ". Use another folder, or remove this one to start from the beginning"
+        try:
+            refuse_differences(f"{path} is of another experiment and", self._identity, content["identity"], way_out)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        more = changed_looks(self._looks, content["looks"])
+        if None not in (self._seed, content["seed"]) and self._seed != content["seed"]:
+            more.append(f"the seed of torch is {self._seed} here and {content['seed']} in it")
+        if more:
+            raise Refused(f"{path} is of another experiment and does not fit: {'; '.join(more[:5])}{way_out}")
         if changed:
             shown = "; ".join(changed)
-            warnings.warn(f"{path}: {shown}; numbers may differ in their last digits", RuntimeWarning, stacklevel=3)
-        try:
-            put_back(self.strategy, self._growth, content["state"])
-        except (ValueError, RuntimeError, AttributeError, KeyError) as error:
-            raise ValueError(f"{path} does not fit this experiment: {error}") from error
-        rebuilder = Rebuilder(self.strategy.device, lambda: self.strategy.model)
-        self.results[:] = rebuilder.from_data(content["results"], None, "results")
-        self.finished = content["finished"]
+            warnings.warn(f"{path}: {shown}; numbers may differ in their last digits", RuntimeWarning, stacklevel=4)
+
+
+class Refused(Exception):
+    """A checkpoint of something else; the message says what differs."""
+
+
+def _position(finished: Any, experiences: int) -> int:
+    if not isinstance(finished, int) or not 0 < finished <= experiences:
+        raise ValueError(f"{finished!r} of {experiences} experiences are finished")
+    return finished
 
 
 def _versions() -> dict[str, str]:

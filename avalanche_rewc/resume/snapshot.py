@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from avalanche.evaluation.metrics.amca import AMCAPluginMetric
 from avalanche.training import EWC, MAS, LwF, Naive, SynapticIntelligence
 from avalanche.training.plugins import (
@@ -46,12 +48,21 @@ def describe(strategy: Any) -> dict[str, Any]:
     """
     _refuse_unknown(strategy)
     optimizer, criterion = strategy.optimizer, strategy._criterion
+    groups = [{**group, "params": len(group["params"])} for group in optimizer.param_groups]
     return {
         "strategy": type(strategy).__qualname__,
         **{name: getattr(strategy, name) for name in SETTINGS},
-        "criterion": getattr(criterion, "__qualname__", type(criterion).__qualname__),
-        "optimizer": {"class": type(optimizer).__qualname__, **to_data(optimizer.defaults, "optimizer", lenient=True)},
-        "model": {name: _shown(parameter.shape) for name, parameter in strategy.model.named_parameters()},
+        "criterion": {
+            "class": getattr(criterion, "__qualname__", type(criterion).__qualname__),
+            **_options(criterion),
+        },
+        "optimizer": {
+            "class": type(optimizer).__qualname__,
+            **to_data(optimizer.defaults, "optimizer", lenient=True),
+            "groups": to_data(groups, "optimizer", lenient=True),
+        },
+        "model": {name: _shown(parameter) for name, parameter in strategy.model.named_parameters()},
+        "modules": {name or "the model": _module(module) for name, module in strategy.model.named_modules()},
         "plug-ins": {f"{i} {type(p).__qualname__}": _plugin_state(p) for i, p in enumerate(_plugins(strategy))},
         "metrics": [str(metric) for metric in strategy.evaluator.metrics],
     }
@@ -91,6 +102,9 @@ def put_back(strategy: Any, growth: Growth, state: dict[str, Any]) -> None:
     if state["criterion"] is not None:
         rebuilder.load_module(strategy._criterion, state["criterion"], "criterion")
     strategy.optimizer.load_state_dict(rebuilder.from_data(state["optimizer"], None, "optimizer"))
+    own = _own_attributes(strategy)
+    if strangers := state["strategy"].keys() & vars(strategy).keys() - own.keys():
+        raise ValueError(f"strategy.{min(strangers)} is not a value that can be set")
     rebuilder.set_attributes(strategy, state["strategy"], "strategy")
     for plugin, found in zip(_plugins(strategy), state["plug-ins"], strict=True):
         name = type(plugin).__qualname__
@@ -165,5 +179,24 @@ def _is_avalanche_s(thing: Any) -> bool:
     return type(thing).__module__.partition(".")[0] == "avalanche"
 
 
-def _shown(shape: Any) -> str:
-    return str(tuple(shape))
+def seed() -> int | None:
+    """That torch was given; None if it was given none, and started with a random one of 53 bits."""
+    found = torch.initial_seed()
+    return found if found < 2**32 else None
+
+
+def _shown(parameter: torch.Tensor) -> str:
+    frozen = "" if parameter.requires_grad else ", frozen"
+    return f"{tuple(parameter.shape)} {str(parameter.dtype).removeprefix('torch.')}{frozen}"
+
+
+def _module(module: nn.Module) -> str:
+    """Its class and options, as it shows itself; not where in memory something is."""
+    return f"{type(module).__qualname__}({re.sub(r' at 0x[0-9a-f]+', '', module.extra_repr())})"
+
+
+def _options(criterion: Any) -> dict[str, Any]:
+    """Plain values among its attributes, such as a label smoothing."""
+    found = vars(criterion).items() if hasattr(criterion, "__dict__") else ()
+    plain = {key: value for key, value in found if not key.startswith("_") and key != "training"}
+    return {key: value for key, value in plain.items() if value is None or isinstance(value, bool | int | float | str)}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -43,9 +44,12 @@ def comparable(result):
     return found
 
 
+_STARTED = []
+
+
 def start(*arguments, **environment):
     """A command in a process group of its own."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", *map(str, arguments)],
         cwd=ROOT,
         # two cores, whatever the machine has: torch's threads, and with them the last bits, follow from it
@@ -55,10 +59,21 @@ def start(*arguments, **environment):
         text=True,
         start_new_session=True,
     )
+    _STARTED.append(process)
+    return process
 
 
-def wait_for(condition, seconds=120):
-    """Wait until a condition holds; fail if it does not."""
+def end_all():
+    """A test that fails must not leave its commands running beside the tests that follow."""
+    while _STARTED:
+        process = _STARTED.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def wait_for(condition, seconds=600):
+    """Wait until a condition holds; fail if it does not. Long: a machine that does other things is no failure."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"

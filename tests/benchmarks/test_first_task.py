@@ -26,6 +26,19 @@ def test_runs_that_start_from_the_file_have_the_same_numbers(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1, "one network for all of them, and nothing half-written"
 
 
+def test_a_damaged_file_is_learned_anew(tmp_path):
+    machine, want = Machine(first_tasks=str(tmp_path)), comparable(execute(RUNS[0]))
+    execute(RUNS[0], machine)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    flipped = whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :]
+    for content in (b"", whole[:-100], flipped):
+        file.write_bytes(content)
+        with pytest.warns(RuntimeWarning, match="is learned anew"):
+            assert comparable(execute(RUNS[0], machine)) == want
+        assert len(file.read_bytes()) > len(whole) - 100, "it was not written again"
+
+
 def test_the_file_is_used_and_its_seconds_are_counted(tmp_path, monkeypatch):
     machine = Machine(first_tasks=str(tmp_path))
     execute(RUNS[0], machine)

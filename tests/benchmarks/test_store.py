@@ -56,6 +56,16 @@ def test_readers_never_see_half_a_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [f"{RUN.key}.json"]
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_the_umask_says_who_may_read(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        path = ResultStore(tmp_path).write(result())
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
 def test_what_cannot_be_written_leaves_nothing_behind(tmp_path):
     store = ResultStore(tmp_path)
     with pytest.raises(TypeError):

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
@@ -15,7 +15,7 @@ from avalanche_rewc.core import ProtectedTraining, consolidate, is_rotated
 from avalanche_rewc.core.selection import rotatable_layers
 from avalanche_rewc.core.wrappers import unwrapped
 from tests import oracle
-from tests.architectures import build, recipes, tolerance
+from tests.architectures import Recipe, build, recipes, tolerance, with_everything
 from tests.tally import SOAK, tally
 
 
@@ -45,6 +45,7 @@ def check_memory(memory, model):
 def test_fisher_of_random_architectures():
     with tally("random architectures against the oracle") as counts:
 
+        @with_everything(mixed=False)
         @given(recipes(mixed=False))
         def run(recipe):
             model, x = build(recipe), recipe.inputs()
@@ -63,6 +64,7 @@ def test_fisher_of_random_architectures():
 def test_rotation_of_random_architectures():
     with tally("random architectures rotated") as counts:
 
+        @with_everything()
         @given(recipes())
         def run(recipe):
             model, x = build(recipe), recipe.inputs()
@@ -110,6 +112,7 @@ def test_precisions(dtype):
     name = str(dtype).removeprefix("torch.")
     with tally(f"random architectures in {name}") as counts, torch.backends.mkldnn.flags(enabled=False):
 
+        @with_everything()
         @given(recipes())
         def run(recipe):
             model, x = build(recipe, dtype), recipe.inputs(dtype=dtype)
@@ -134,6 +137,8 @@ def test_compiled(backend):
     with tally(f"random architectures compiled, {backend}") as counts:
 
         @settings(max_examples=150 if SOAK else 3)
+        @example(Recipe("tokens", ("attention", "lstm", ("linear", True, "weight_norm"), "tied")), False)
+        @example(Recipe("picture", (("conv", 4, 3, 2, "zeros", True, ""), "batch norm", "group norm")), True)
         @given(recipes(mixed=False), st.booleans())
         def run(recipe, parts):
             torch._dynamo.reset()

@@ -3,12 +3,16 @@
 Processes are forked from a server that has imported everything, so that starting one takes no time.
 """
 
+import functools
+import hashlib
 import importlib
 import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +24,7 @@ from avalanche.training.plugins import EvaluationPlugin, LRSchedulerPlugin
 from avalanche_rewc import REWC, files
 from avalanche_rewc.losses import NewClassesBCE
 from avalanche_rewc.resume import Resumable
+from tests.small_disk import mount_small_disk
 from tests.toy import Growing, MultiHead, blob_stream, settings
 
 EXPERIENCES = 4
@@ -50,12 +55,28 @@ def evaluator():
     return EvaluationPlugin(*(name(experience=True, stream=True) for name in names), loggers=[])
 
 
-def build(name="rewc", multi_head=False, optimizer="sgd", **options):
+OPTIMIZERS = {
+    "sgd": lambda p: None,
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.001, momentum=0.9, centered=True),
+    "groups": lambda p: torch.optim.SGD([{"params": p[:2], "lr": 0.001}, {"params": p[2:]}], lr=0.05, momentum=0.9),
+}
+WRAPPERS = {
+    "": lambda model: model,
+    "DataParallel": torch.nn.DataParallel,
+    "compile": functools.partial(torch.compile, backend="eager"),
+}
+
+
+def build(name="rewc", multi_head=False, optimizer="sgd", wrapper="", **options):
     """A benchmark and a strategy, from one seed for all."""
     random.seed(5), np.random.seed(5), torch.manual_seed(5)
     benchmark = blob_stream(EXPERIENCES, 2 * EXPERIENCES, task_labels=multi_head, dtype=torch.float32)
-    model = MultiHead() if multi_head else Growing()
-    chosen = None if optimizer == "sgd" else torch.optim.Adam(model.parameters(), lr=0.01)
+    fixed = {"first": 2 * EXPERIENCES} if optimizer == "groups" or wrapper == "compile" else {}
+    model = WRAPPERS[wrapper](MultiHead() if multi_head else Growing(**fixed))
+    chosen = OPTIMIZERS[optimizer](list(model.parameters()))
     options = {"train_epochs": 3, "evaluator": evaluator(), **options}
     return benchmark, STRATEGIES[name](**settings(model, chosen, **options))
 
@@ -87,16 +108,29 @@ def draws():
 
 
 def numbers(results, strategy):
-    """Results, all of Avalanche's curves, and checksums of weights and memories."""
+    """Results, all of Avalanche's curves, and a digest of every bit of weights, optimizer, memories and generators."""
     plain = [{key: value for key, value in row.items() if not key.startswith("Time")} for row in results]
-    tensors = list(strategy.model.state_dict().values())
-    for memory in getattr(getattr(strategy, "rewc", None), "memories", ()):
-        tensors += [*memory.importances.values(), *memory.anchors.values()]
+    rewc = getattr(strategy, "rewc", None)
     return {
         "results": plain,
         "curves": strategy.evaluator.get_all_metrics(),
-        "weights": [tensor.double().sum().item() for tensor in tensors],
+        "model": digests(strategy.model.state_dict()),
+        "optimizer": digests(strategy.optimizer.state_dict()),
+        # bases, importances, anchors, factors
+        "memories": digests([memory.state_dict() for memory in rewc.memories]) if rewc else [],
+        "draws": draws(),
     }
+
+
+def digests(value, name=""):
+    """What a nested container holds, to the bit, by name."""
+    if isinstance(value, torch.Tensor):
+        bits = value.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes() if value.numel() else b""
+        return {name: f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(bits).hexdigest()[:16]}"}
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {key: text for k, item in items for key, text in digests(item, f"{name}/{k}").items()}
+    return {name: repr(value)}
 
 
 # Faults: what kills the process, and when.
@@ -203,15 +237,28 @@ FAULTS = {
     "full disk": full_disk,
 }
 
+
+def on_a_small_disk(folder, out, size):
+    """The experiment with checkpoints on a disk that has no room for all of them, copied to `<folder> kept`."""
+    folder.mkdir()
+    mount_small_disk(folder, size)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        experiment(folder, out)
+    mentioned = [str(warning.message) for warning in caught if "no checkpoint after" in str(warning.message)]
+    shutil.copytree(folder, f"{folder} kept")
+    Path(f"{out}.warnings").write_text("\n".join(mentioned))
+
+
 _CONTEXT = None
 
 
-def start(*arguments, **options):
+def start(*arguments, target=experiment, **options):
     """The experiment in a process of its own."""
     global _CONTEXT
     if _CONTEXT is None:
         _CONTEXT = multiprocessing.get_context("forkserver")
         _CONTEXT.set_forkserver_preload([__name__])
-    process = _CONTEXT.Process(target=experiment, args=arguments, kwargs=options)
+    process = _CONTEXT.Process(target=target, args=arguments, kwargs=options)
     process.start()
     return process

@@ -5,12 +5,14 @@ import random
 import signal
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 
 from avalanche_rewc.files import TEMPORARY
 from avalanche_rewc.resume.file import read_newest
-from tests.resume.experiment import EXPERIENCES, FAULTS, experiment, start
+from tests.resume.experiment import EXPERIENCES, FAULTS, experiment, on_a_small_disk, start
+from tests.small_disk import UNAVAILABLE
 from tests.tally import report, trials
 
 KILLED = -signal.SIGKILL
@@ -77,6 +79,25 @@ def test_a_full_disk_costs_checkpoints_and_nothing_else(undisturbed, tmp_path):
     found = finish(folder, out, fault="full disk")
     assert list(folder.iterdir()) == [], "something half-written is left"
     report("runs on a full disk", 1, int(found["numbers"] != undisturbed))
+
+
+def test_a_disk_that_fills_up_keeps_what_was_stored(undisturbed, tmp_path):
+    """A real one, with room for two checkpoints; killed after that, the run would go on from the second."""
+    folder, out = tmp_path / "checkpoints", tmp_path / "out.json"
+    process = start(folder, out, 100_000, target=on_a_small_disk)
+    process.join(300)
+    if process.exitcode == UNAVAILABLE:
+        pytest.skip("no mounts of our own here")
+    assert process.exitcode == 0
+    mentioned = Path(f"{out}.warnings").read_text().splitlines()
+    assert len(mentioned) == 2
+    assert all("No space left on device" in line for line in mentioned)
+    lost = json.loads(out.read_text())["numbers"] != undisturbed
+    kept = Path(f"{folder} kept")
+    assert sorted(path.name for path in kept.iterdir()) == [f"experience-000{i}.checkpoint" for i in (1, 2)]
+    found = finish(kept, out)
+    assert found["trained"] == [2, 3]
+    report("runs on a disk that fills up, and resumed", 2, int(lost) + int(found["numbers"] != undisturbed))
 
 
 def test_a_full_disk_is_mentioned(tmp_path, monkeypatch):
