@@ -6,6 +6,7 @@ A step is what Avalanche's loop does with a mini-batch: gradients to zero, forwa
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,17 +14,21 @@ import torch
 from avalanche.benchmarks import benchmark_from_datasets, with_classes_timeline
 from avalanche.benchmarks.utils import as_classification_dataset
 from avalanche.training import EWC, Naive
+from avalanche.training.plugins import EWCPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from avalanche_rewc import REWC
+from avalanche_rewc import REWC, REWCPlugin
+from avalanche_rewc.core import Memory
 from benchmarks.speed.networks import NETWORKS, Network
 from benchmarks.speed.paper_form import in_paper_form
 from benchmarks.speed.timing import interleaved
 
 LAMBDA = 1e-3
 """Small, so that weights stay where they are: times do not depend on it."""
+LEARNED = (1, 5, 20)
+"""Experiences that `separate` EWC has learned when it is timed."""
 
 
 def strategy_of(kind: Callable[..., SupervisedTemplate], network: Network, **options: Any) -> SupervisedTemplate:
@@ -83,7 +88,7 @@ def step_of(strategy: SupervisedTemplate) -> Callable[[], None]:
     return step
 
 
-def paper_step(rewc: SupervisedTemplate, memory: Any) -> Callable[[], None]:
+def paper_step(rewc: SupervisedTemplate, memory: Memory) -> Callable[[], None]:
     """One step of the paper's form of the network that `rewc` trains, with the same penalty."""
     model, penalty = in_paper_form(rewc.model, memory, LAMBDA)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -99,33 +104,46 @@ def paper_step(rewc: SupervisedTemplate, memory: Any) -> Callable[[], None]:
     return step
 
 
-def measure(name: str, *, learned: tuple[int, ...] = (1, 5, 20), later: int = 50, rounds: int = 30) -> dict[str, float]:
-    """Median seconds of a step of every candidate.
+def as_if_learned(strategy: SupervisedTemplate, tasks: int) -> SupervisedTemplate:
+    """`separate` EWC that remembers so many experiences: copies of the one it has learned cost the same."""
+    (plugin,) = (plugin for plugin in strategy.plugins if isinstance(plugin, EWCPlugin))
+    for task in range(1, tasks):
+        plugin.saved_params[task] = copy.deepcopy(plugin.saved_params[0])
+        plugin.importances[task] = copy.deepcopy(plugin.importances[0])
+    strategy.clock.train_exp_counter = tasks
+    return strategy
+
+
+def measure(name: str, seconds: float, *, later: int | None = None, rounds: int = 5) -> dict[str, float]:
+    """Median seconds of a step of every candidate, each in the experience after the first.
 
     Args:
-        learned: how many experiences `separate` EWC has learned; for those that stay flat the first of them.
-        later: R-EWC's second measurement, after so many experiences.
+        seconds: to spend, apart from preparations.
+        rounds: at least, however long they take.
+        later: measure R-EWC after so many experiences, too.
     """
     network = NETWORKS[name]
-    experiences = experiences_of(network, max(*learned, later) + 1)
+    experiences = experiences_of(network, (later or 1) + 1)
 
-    def ready(kind: Callable[..., SupervisedTemplate], tasks: int, **options: Any) -> SupervisedTemplate:
+    def ready(kind: Callable[..., SupervisedTemplate], tasks: int = 1, **options: Any) -> SupervisedTemplate:
         return in_training(strategy_of(kind, network, **options), experiences[: tasks + 1])
 
-    def rewc(tasks: int, **options: Any) -> SupervisedTemplate:
+    def rewc(tasks: int = 1, **options: Any) -> SupervisedTemplate:
         return ready(REWC, tasks, ewc_lambda=LAMBDA, fisher="sampled", samples_per_class=1, **options)
 
-    first = learned[0]
-    rotated = rewc(first)
+    rotated = rewc()
+    (plugin,) = (plugin for plugin in rotated.plugins if isinstance(plugin, REWCPlugin))
     candidates = {
-        "naive": step_of(ready(Naive, first)),
+        "naive": step_of(ready(Naive)),
         "rewc": step_of(rotated),
-        f"rewc after {later}": step_of(rewc(later)),
-        "rewc original": step_of(rewc(first, space="original")),
-        "rewc none": step_of(rewc(first, layers="none")),
-        "ewc online": step_of(ready(EWC, first, ewc_lambda=LAMBDA, mode="online", decay_factor=0.9)),
+        "rewc original": step_of(rewc(space="original")),
+        "rewc none": step_of(rewc(layers="none")),
+        "paper": paper_step(rotated, plugin.memories[-1]),
+        "ewc online": step_of(ready(EWC, ewc_lambda=LAMBDA, mode="online", decay_factor=0.9)),
     }
-    for tasks in learned:
-        separate = ready(EWC, tasks, ewc_lambda=LAMBDA, mode="separate")
+    if later is not None:
+        candidates[f"rewc after {later}"] = step_of(rewc(later))
+    for tasks in LEARNED:
+        separate = as_if_learned(ready(EWC, ewc_lambda=LAMBDA, mode="separate"), tasks)
         candidates[f"ewc separate after {tasks}"] = step_of(separate)
-    return interleaved(candidates, rounds)
+    return interleaved(candidates, seconds, at_least=rounds, warm_up=1)

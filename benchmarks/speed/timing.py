@@ -7,17 +7,32 @@ from collections.abc import Callable, Mapping
 from statistics import median
 
 
-def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, float]:
-    """Median seconds of every candidate. In every round each has one turn, and a different one begins."""
+def interleaved(
+    candidates: Mapping[str, Callable[[], object]],
+    seconds: float,
+    *,
+    at_least: int = 5,
+    at_most: int = 200,
+    warm_up: int = 2,
+) -> dict[str, float]:
+    """Median seconds of every candidate. In every round each has one turn, and a different one begins.
+
+    Args:
+        seconds: rounds are made until so many have passed.
+        at_least, at_most: rounds, whatever they take.
+    """
     names = list(candidates)
     for _ in range(warm_up):
         for name in names:
             candidates[name]()
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(rounds):
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    begin = time.perf_counter()
+    for turn in range(at_most):
+        if turn >= at_least and time.perf_counter() - begin > seconds:
+            break
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             start = time.perf_counter()
             candidates[name]()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: median(values) for name, values in seconds.items()}
+            taken[name].append(time.perf_counter() - start)
+    return {name: median(values) for name, values in taken.items()}

@@ -1,0 +1,72 @@
+"""How times grow: with experiences, layer width, samples and classes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from avalanche.training.templates import SupervisedTemplate
+
+from avalanche_rewc import REWC
+from avalanche_rewc.core.bases import eigenvectors
+from avalanche_rewc.models import FeatureMLP
+from benchmarks.speed.consolidation import estimate
+from benchmarks.speed.networks import NETWORKS, Network
+from benchmarks.speed.steps import LAMBDA, experiences_of, strategy_of
+from benchmarks.speed.timing import interleaved
+
+
+def mlp(width: int, classes: int = 10) -> Network:
+    """Two hidden layers, all of a width."""
+    return Network(
+        f"MLP {width}",
+        lambda: FeatureMLP(width, (width, width), initial_out_features=classes),
+        (width,),
+        classes,
+        batch_size=32,
+    )
+
+
+def consolidations(networks: dict[str, tuple[Network, int, Any]], seconds: float) -> dict[str, float]:
+    """Median seconds of consolidations, by name: a network, samples, a kind of Fisher."""
+    candidates: dict[str, Callable[[], object]] = {}
+    for name, (network, samples, fisher) in networks.items():
+        torch.manual_seed(0)
+        model = network.make().eval()
+        x, y = network.samples(samples)
+        candidates[name] = lambda m=model, x=x, y=y, f=fisher: estimate(m, x, y, torch.Generator().manual_seed(0), f)  # type: ignore[misc]
+    return interleaved(candidates, seconds, at_least=3, at_most=20, warm_up=1)
+
+
+def over_experiences(count: int) -> list[float]:
+    """Seconds that each of many experiences took, consolidation and all, in `last` mode."""
+    network = NETWORKS["lenet"]
+    strategy: SupervisedTemplate = strategy_of(REWC, network, ewc_lambda=LAMBDA, samples_per_class=5)
+    seconds = []
+    for experience in experiences_of(network, count):
+        start = time.perf_counter()
+        strategy.train(experience)
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def measure(seconds: float, widths: tuple[int, ...]) -> dict[str, Any]:
+    """Everything, in seconds."""
+    by_width: dict[str, dict[str, float]] = {}
+    for width in widths:
+        factor = torch.rand(width, width)
+        factor = (factor @ factor.T).unsqueeze(0)
+        whole = consolidations({"whole": (mlp(width), 200, "sampled")}, seconds / 4)["whole"]
+        alone = interleaved({"eigh": lambda f=factor: eigenvectors(f)}, seconds / 4, at_least=2, warm_up=1)["eigh"]  # type: ignore[misc]
+        by_width[str(width)] = {"consolidation": whole, "four eigendecompositions": 4 * alone}
+    samples = {str(n): (NETWORKS["lenet"], n, "sampled") for n in (100, 200, 400, 800)}
+    classes: dict[str, tuple[Network, int, Any]] = {"sampled": (mlp(256, 200), 200, "sampled")}
+    classes |= {str(c): (mlp(256, c), 200, "exact") for c in (10, 50, 200)}
+    return {
+        "experiences": over_experiences(50),
+        "widths": by_width,
+        "samples": consolidations(samples, seconds),
+        "classes": consolidations(classes, seconds),
+    }

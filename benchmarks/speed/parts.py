@@ -1,0 +1,112 @@
+"""The parts of the measurement, each of them run in a process of its own with a number of threads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from benchmarks.machine import versions
+from benchmarks.names import UserError
+from benchmarks.speed import consolidation, data, growth, memory, steps
+from benchmarks.speed.networks import NETWORKS
+
+SCHEMA = 1
+LATER = {"lenet": 50, "mlp-32": 50}
+"""Networks whose step is timed after so many experiences, too."""
+Results = dict[str, Any]
+
+
+def _steps(quick: bool) -> Results:
+    found = {}
+    for name in tqdm(NETWORKS, desc="steps"):
+        found[name] = steps.measure(name, 2 if quick else 10, later=LATER.get(name), rounds=2 if quick else 5)
+    return found
+
+
+def _consolidation(quick: bool) -> Results:
+    names = ("lenet", "mlp-128") if quick else tuple(consolidation.SAMPLES)
+    return {name: consolidation.measure(name, 1 if quick else 10) for name in tqdm(names, desc="consolidation")}
+
+
+def _growth(quick: bool) -> Results:
+    return growth.measure(2 if quick else 8, (64, 256, 512) if quick else (64, 128, 256, 512, 1024, 2048))
+
+
+def _memory(quick: bool) -> Results:
+    return memory.measure(12, 224, 10) if quick else memory.measure(24, 224, 50)
+
+
+def _data(quick: bool) -> Results:
+    return data.measure(1, 6_000, 1_000) if quick else data.measure(2, 60_000, 10_000)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is measured, and with how many threads."""
+
+    measure: Callable[[bool], Results]
+    threads: tuple[int, ...]
+    about: str
+
+
+PARTS: dict[str, Part] = {
+    "steps": Part(_steps, (1, 2), "time of a training step"),
+    "consolidation": Part(_consolidation, (1, 2), "time of a consolidation, per sample"),
+    "growth": Part(_growth, (1,), "with experiences, width, samples and classes"),
+    "memory": Part(_memory, (1,), "stored bytes, and the peak of a consolidation"),
+    "data": Part(_data, (1, 2), "whole experiments, and the way to the data"),
+}
+
+
+def work(part: str, threads: int, quick: bool) -> None:
+    """Measure, in this process; the result is the last line of the output."""
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    found = PARTS[part].measure(quick)
+    print(json.dumps(_rounded(found)))
+
+
+def run(part: str, threads: int, quick: bool) -> Results:
+    """Measure in a process of its own. Its progress is shown, its warnings are too."""
+    words = ["--work", part, "--threads", str(threads), *(["--quick"] if quick else [])]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.speed", *words], stdout=subprocess.PIPE, text=True
+    )
+    if done.returncode:
+        raise UserError(f"the measurement of {part} with {threads} thread(s) failed; its error is above")
+    result: Results = json.loads(done.stdout.splitlines()[-1])
+    return {"quick": quick, "versions": versions(), "found": result}
+
+
+def read(path: Path) -> Results:
+    """The kept results, by part and threads; nothing if there are none yet."""
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if content.get("schema") != SCHEMA:
+        raise UserError(f"{path} has results of another format: remove it and measure again")
+    measured: Results = content["measured"]
+    return measured
+
+
+def write(path: Path, measured: Results) -> None:
+    """Keep results; called after each part, so that an interrupted measurement goes on with the next one."""
+    content = {"schema": SCHEMA, "measured": measured}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
