@@ -116,6 +116,19 @@ def test_changed_contents_are_taken_or_refused(stored, tmp_path):
         assert min(counts.details.values()) > counts.tried // 20
 
 
+@pytest.mark.parametrize("name", ["model", "plugins", "rewc", "evaluator", "_criterion", "train", "__class__"])
+def test_parts_of_a_strategy_are_not_a_file_s_to_set(name, stored, tmp_path):
+    content = copy.deepcopy(stored)
+    content["state"]["strategy"][name] = 5
+    path = write_checkpoint(tmp_path, 2, content)
+    strategy, stream = make()
+    before = script(strategy)
+    with pytest.raises(ValueError, match=rf"strategy\.{name} is not a value that can be set"):
+        Resumable(strategy, stream.train_stream, path.parent)
+    del strategy.plugins[0]
+    assert script(strategy) == before
+
+
 @pytest.mark.parametrize("content", [[1, 2], 5, {}, {"identity": 3}, {"versions": None, "identity": {}}], ids=str)
 def test_other_contents(content, tmp_path):
     write_checkpoint(tmp_path, 1, content)
