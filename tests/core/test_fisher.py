@@ -200,7 +200,7 @@ def test_state_is_left_as_it_was():
     assert not any(m._forward_hooks for m in model.modules())
 
 
-@pytest.mark.parametrize("name", ["mlp", "conv2d-groups", "lstm"])
+@pytest.mark.parametrize("name", ["mlp", "conv2d-groups", "tokens"])
 @pytest.mark.parametrize("fisher", ["sampled", "exact"])
 def test_budgets_of_memory_do_not_change_the_result(name, fisher, monkeypatch):
     """Parts of batches, and a second look at what could not be kept, give the same; labels are drawn per part."""
