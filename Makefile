@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install test lint soak faults compare report readme results clean
+.PHONY: help install test lint soak faults compare report readme results speed clean
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -45,6 +45,9 @@ readme: $(STAMP)  ## the README's table and figure, from the files in benchmarks
 
 results: $(STAMP)  ## benchmarks/RESULTS.md and its figures, from the files in benchmarks/results
 	$(BIN)/python -m benchmarks.findings
+
+speed: $(STAMP)  ## benchmarks/SPEED.md: measure what is not measured yet (20 minutes, on an idle machine)
+	$(BIN)/python -m benchmarks.speed
 
 clean:  ## remove the virtual environment and everything generated
 	rm -rf $(VENV) build dist *.egg-info runs

@@ -128,5 +128,5 @@ def samples_within(budget: int, model: nn.Module, args: tuple[Any, ...]) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        model(*(a[:1] if isinstance(a, Tensor) else a for a in args))
+        model(*(a[:1].clone() if isinstance(a, Tensor) else a for a in args))  # a view has its whole batch behind it
     return max(1, budget // max(1, sum(sizes.values())))

@@ -15,9 +15,10 @@ import argparse
 import time
 
 from benchmarks.cli import call
-from benchmarks.names import UserError
+from benchmarks.names import UserError, unknown
 from benchmarks.speed import page
 from benchmarks.speed.parts import PARTS, read, run, work, write
+from benchmarks.speed.timing import CLOCKS
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,15 +27,23 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m benchmarks.speed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     shown = "; ".join(f"{name}: {part.about}" for name, part in PARTS.items())
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, "page", []], help=f"default: all. {shown}")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"default: all. {shown}")
     parser.add_argument("--again", action="store_true", help="measure also what has been measured")
     parser.add_argument("--quick", action="store_true", help="few rounds, small sizes: to see that everything works")
     parser.add_argument("--check", action="store_true", help="with page: change nothing; fail if it is out of date")
-    parser.add_argument("--threads", type=int, nargs="+", help="default: 1 and 2 where both are of interest")
+    parser.add_argument(
+        "--threads", type=int, action="append", help="may be given twice; default: 1 and 2 where both are of interest"
+    )
+    parser.add_argument(
+        "--clock", choices=list(CLOCKS), default="wall", help="processor: for one thread on a machine that is busy"
+    )
     parser.add_argument("--work", choices=list(PARTS), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    for part in options.parts:
+        if part not in (*PARTS, "page"):
+            raise unknown("part", part, [*PARTS, "page"])
     if options.work:
-        work(options.work, options.threads[0], options.quick)
+        work(options.work, options.threads[0], options.quick, options.clock)
         return 0
     if options.parts == ["page"]:
         return _page(options.check)
@@ -46,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"{key}: measured before")
                 continue
             start = time.perf_counter()
-            measured[key] = run(name, threads, options.quick)
+            measured[key] = run(name, threads, options.quick, options.clock)
             write(page.KEPT, measured)
             print(f"{key}: {time.perf_counter() - start:.0f} s")
     return _page(False)

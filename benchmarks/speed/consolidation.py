@@ -27,10 +27,9 @@ def estimate(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator,
     return consolidate(model, lambda: [((b,), labels) for b, labels in batches], fisher=fisher, generator=generator)
 
 
-def measure(name: str, seconds: float, samples: int | None = None) -> dict[str, Any]:
+def measure(name: str, seconds: float, count: int) -> dict[str, Any]:
     """Median milliseconds per sample of all that is installed and takes the network; why not, for the others."""
     network = NETWORKS[name]
-    count = samples or SAMPLES[name]
     torch.manual_seed(0)
     model = network.make().eval()
     x, y = network.samples(count)

@@ -39,6 +39,10 @@ class Page:
         """The parts that were measured with few rounds and small sizes only."""
         return [key for key, entry in self.measured.items() if entry["quick"]]
 
+    def clocks(self) -> str:
+        """What time was taken."""
+        return " or ".join(sorted({entry["clock"] for entry in self.measured.values()}))
+
     def bars(self) -> str:
         """Every line that must be reached."""
         rows = [

@@ -17,23 +17,26 @@ from benchmarks.machine import versions
 from benchmarks.names import UserError
 from benchmarks.speed import consolidation, data, growth, memory, steps
 from benchmarks.speed.networks import NETWORKS
+from benchmarks.speed.timing import use_clock
 
 SCHEMA = 1
 LATER = {"lenet": 50, "mlp-32": 50}
 """Networks whose step is timed after so many experiences, too."""
+QUICK = ("lenet", "mlp-32", "mlp-128")
 Results = dict[str, Any]
 
 
 def _steps(quick: bool) -> Results:
     found = {}
-    for name in tqdm(NETWORKS, desc="steps"):
+    for name in tqdm(QUICK if quick else NETWORKS, desc="steps"):
         found[name] = steps.measure(name, 2 if quick else 10, later=LATER.get(name), rounds=2 if quick else 5)
     return found
 
 
 def _consolidation(quick: bool) -> Results:
-    names = ("lenet", "mlp-128") if quick else tuple(consolidation.SAMPLES)
-    return {name: consolidation.measure(name, 1 if quick else 10) for name in tqdm(names, desc="consolidation")}
+    samples = {"lenet": 100, "mlp-128": 200} if quick else consolidation.SAMPLES
+    progress = tqdm(samples.items(), desc="consolidation")
+    return {name: consolidation.measure(name, 1 if quick else 10, count) for name, count in progress}
 
 
 def _growth(quick: bool) -> Results:
@@ -41,7 +44,7 @@ def _growth(quick: bool) -> Results:
 
 
 def _memory(quick: bool) -> Results:
-    return memory.measure(12, 224, 10) if quick else memory.measure(24, 224, 50)
+    return memory.measure(4, 224, 10) if quick else memory.measure(24, 224, 50)
 
 
 def _data(quick: bool) -> Results:
@@ -66,24 +69,25 @@ PARTS: dict[str, Part] = {
 }
 
 
-def work(part: str, threads: int, quick: bool) -> None:
+def work(part: str, threads: int, quick: bool, clock: str) -> None:
     """Measure, in this process; the result is the last line of the output."""
     torch.set_num_threads(threads)
+    use_clock(clock)
     torch.set_flush_denormal(True)
     found = PARTS[part].measure(quick)
     print(json.dumps(_rounded(found)))
 
 
-def run(part: str, threads: int, quick: bool) -> Results:
+def run(part: str, threads: int, quick: bool, clock: str) -> Results:
     """Measure in a process of its own. Its progress is shown, its warnings are too."""
-    words = ["--work", part, "--threads", str(threads), *(["--quick"] if quick else [])]
+    words = ["--work", part, "--threads", str(threads), "--clock", clock, *(["--quick"] if quick else [])]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "benchmarks.speed", *words], stdout=subprocess.PIPE, text=True
     )
     if done.returncode:
         raise UserError(f"the measurement of {part} with {threads} thread(s) failed; its error is above")
     result: Results = json.loads(done.stdout.splitlines()[-1])
-    return {"quick": quick, "versions": versions(), "found": result}
+    return {"quick": quick, "clock": clock, "versions": versions(), "found": result}
 
 
 def read(path: Path) -> Results:

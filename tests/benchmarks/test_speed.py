@@ -49,9 +49,9 @@ def test_measured_parts_are_kept_and_not_measured_again(monkeypatch, tmp_path, c
     kept = tmp_path / "speed.json"
     runs = []
 
-    def run(part, threads, quick):
+    def run(part, threads, quick, clock):
         runs.append((part, threads))
-        return {"quick": quick, "versions": {}, "found": {"torch": 1.0}}
+        return {"quick": quick, "clock": clock, "versions": {}, "found": {"torch": 1.0}}
 
     monkeypatch.setattr(page, "KEPT", kept)
     monkeypatch.setattr(page, "PAGE", tmp_path / "SPEED.md")

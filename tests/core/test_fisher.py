@@ -1,12 +1,15 @@
 """The diagonal Fisher and the factors, against the slow oracle, for every kind of model."""
 
+import sys
+
 import pytest
 import torch
 
 from avalanche_rewc.core import BASES, consolidate, gradients
 from avalanche_rewc.core import fisher as maths
 from avalanche_rewc.core.bases import RandomBasis
-from avalanche_rewc.core.signals import draw_labels
+from avalanche_rewc.core.capture import samples_within
+from avalanche_rewc.core.signals import NEGLIGIBLE, draw_labels, exact_signals
 from tests import oracle
 from tests.cases import CASES
 
@@ -195,3 +198,49 @@ def test_state_is_left_as_it_was():
     assert torch.equal(model.batch.running_mean, statistics)
     assert torch.equal(torch.get_rng_state(), state)
     assert not any(m._forward_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv2d-groups", "tokens"])
+@pytest.mark.parametrize("fisher", ["sampled", "exact"])
+def test_budgets_of_memory_do_not_change_the_result(name, fisher, monkeypatch):
+    """Parts of batches, and a second look at what could not be kept, give the same; labels are drawn per part."""
+    case = CASES[name]
+    model, x = case.model(), case.inputs()
+    module = sys.modules[consolidate.__module__]
+
+    def estimated():
+        return consolidate(model, batches_of(x, size=1), fisher=fisher, generator=torch.Generator().manual_seed(0))
+
+    expected = estimated()
+    monkeypatch.setattr(module, "KEPT_BYTES", 0)
+    again = estimated()
+    for parameter, importance in expected.importances.items():
+        torch.testing.assert_close(again.importances[parameter], importance, rtol=0, atol=0)
+    monkeypatch.setattr(module, "ACTIVATION_BYTES", 1)
+    whole = consolidate(model, batches_of(x, size=len(x)), fisher=fisher, generator=torch.Generator().manual_seed(0))
+    for parameter, importance in expected.importances.items():
+        assert_close(whole.importances[parameter], importance, case, parameter)
+
+
+def test_as_many_samples_at_once_as_fit():
+    model = torch.nn.Sequential(torch.nn.Linear(10, 1000), torch.nn.Sigmoid(), torch.nn.Linear(1000, 3))
+    x = torch.randn(64, 10)
+    each = 4 * (10 + 1000)  # the first layer keeps its input, the sigmoid its output, which the last layer keeps, too
+    assert samples_within(7 * each + 1, model, (x, "passed on")[:1]) == 7
+    assert samples_within(1, model, (x,)) == 1, "one at least"
+
+
+def test_classes_without_probability_cost_no_signal():
+    """What is left out of the exact Fisher is at most the share of the trace that is said."""
+    g = torch.Generator().manual_seed(0)
+    logits = 8 * torch.randn(30, 50, generator=g, dtype=torch.float64)
+    p = logits.softmax(-1)
+    whole = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)  # Σ_c p_c (e_c − p)(e_c − p)ᵀ
+    signals = exact_signals(logits)
+    found = torch.einsum("sbi,sbj->bij", signals, signals)
+    assert len(signals) < 50
+    left_out = (whole - found).diagonal(dim1=1, dim2=2)
+    assert (left_out >= -1e-12).all()
+    assert left_out.sum() <= NEGLIGIBLE * whole.diagonal(dim1=1, dim2=2).sum()
+    uniform = exact_signals(torch.zeros(2, 5))
+    assert len(uniform) == 5, "nothing is negligible"

@@ -192,3 +192,29 @@ def test_between_two_rotations_and_the_spread_of_a_diagonal():
     torch.testing.assert_close(spread(importance, first, second).flatten(), full.diagonal())
     torch.testing.assert_close(spread(importance, None, None), importance)
     assert spread(importance, first, None).sum() == pytest.approx(float(importance.sum()))
+
+
+def test_the_input_side_of_a_first_layer_goes_to_the_activations_sooner():
+    """Its input needs no gradient, so that it is half as dear there. The layer computes the same either way."""
+    layer = torch.nn.Linear(5, 8).double()
+    x = torch.randn(4, 5, dtype=torch.float64)
+    y = layer(x)
+    for rows, first, inner in ((7.0, True, True), (15.0, True, False), (16.0, False, False)):
+        rotate_layer(layer, random_rotation(layer), (rows, float("inf")))
+        state = layer.__dict__["_rewc_rotation"]
+        assert (state.first_kernel is not None, state.input_kernel is not None) == (first, inner)
+        for requires_grad in (False, True):
+            turned = layer(x.clone().requires_grad_(requires_grad))
+            torch.testing.assert_close(turned, y)
+            (gradient,) = torch.autograd.grad(turned.square().sum(), layer._parameters["weight"])
+            by_hand = state.rotation.to_rotated((2 * y).T @ x)
+            torch.testing.assert_close(gradient, by_hand)
+        merge_layer(layer)
+
+
+def test_composed_kernels_lie_in_memory_as_plain_ones_do():
+    """Any other order would make a convolution copy its activations."""
+    layer = torch.nn.Conv2d(4, 6, 3)
+    rotate_layer(layer, random_rotation(layer))
+    assert layer.weight.is_contiguous()
+    assert torch.autograd.grad(layer.weight.sum(), layer._parameters["weight"])[0].is_contiguous()
