@@ -17,7 +17,7 @@ from benchmarks.names import UserError
 from benchmarks.report import figures
 from benchmarks.report.collect import Setting
 from benchmarks.report.page import markdown_with_note
-from benchmarks.report.tables import Table, comparison, two_tasks
+from benchmarks.report.tables import Table, across, comparison, two_tasks
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -34,6 +34,7 @@ def digits() -> Setting:
 TABLES: dict[str, Callable[[], Table | None]] = {
     "digits": lambda: comparison(digits(), "validation"),
     "paper": lambda: two_tasks(settings("table2"), "validation", ("rewc-none-exact", "rewc-exact")),
+    "four": lambda: across(settings("four-tasks"), "validation"),
 }
 """By the name in the comment that begins a block of the README."""
 
