@@ -4,9 +4,10 @@ It uses `avalanche_rewc` and is not part of the installed package: run it from a
 `benchmarks.sweep`, `benchmarks.report` and `benchmarks.compare`.
 """
 
+import os
+import signal
 import sys
 import warnings
-from types import TracebackType
 
 # Avalanche's dependencies and its EWC warn about things that have no bearing on these experiments; in workers, and over
 # a progress bar, they would bury what matters.
@@ -14,12 +15,14 @@ warnings.filterwarnings("ignore", "no QP solver found", UserWarning)
 warnings.filterwarnings("ignore", "Using a non-tuple sequence for multidimensional indexing", UserWarning)
 
 
-def _say_stopped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Ctrl-C before a command has begun, while torch and Avalanche are still being imported, is no accident either."""
-    if issubclass(kind, KeyboardInterrupt):
-        sys.stderr.write("\nstopped\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
+def _stop_at_once(*_: object) -> None:
+    """Ctrl-C before a command has begun, while torch and Avalanche are still being imported, is no accident either.
+
+    No exception: some of what is imported swallows them, and the command would go on as if nothing had been said.
+    """
+    os.write(2, b"\nstopped\n")
+    os._exit(130)
 
 
-sys.excepthook = _say_stopped
+if sys.argv[0] == "-m" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # as Python says meanwhile
+    signal.signal(signal.SIGINT, _stop_at_once)  # until `benchmarks.cli.call`

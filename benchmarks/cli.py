@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,8 @@ def shown(path: Path) -> str:
 
 def call(main: Callable[[list[str] | None], int], stopped: str = "stopped") -> None:
     """Run a command: what the user can put right, and Ctrl-C, are said in one line, without a traceback."""
+    if callable(signal.getsignal(signal.SIGINT)):  # else Ctrl-C is not for us
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = main(None)
     except UserError as error:

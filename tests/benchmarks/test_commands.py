@@ -136,7 +136,6 @@ def test_ctrl_c_during_the_imports_is_no_traceback():
     python = psutil.Process(process.pid)
     wait_for(lambda: any("libtorch" in mapped.path for mapped in python.memory_maps()))
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert "Traceback" not in errors
-    assert "stopped" in errors
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert errors == "\nstopped\n"

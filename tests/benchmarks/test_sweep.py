@@ -238,11 +238,12 @@ def test_a_read_only_folder_is_named_before_anything_is_run(what, monkeypatch):
 
 def test_ctrl_c_ends_cleanly(sweep):
     file, out, _ = sweep
-    process = start("benchmarks.sweep", file, "--out", out, "--jobs", "1", *kept_beside(out))
+    seeds = map(str, range(500))  # more than could be done by then
+    process = start("benchmarks.sweep", file, "--out", out, "--jobs", "1", *kept_beside(out), "--seeds", *seeds)
     wait_for(lambda: finished(out) >= 1)
     children = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the workers too
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "the same command goes on from there" in errors
