@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hypothesis import example
+from hypothesis import example, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
+
+from tests.tally import SOAK
 
 WIDTH = 4
 INPUTS = {
@@ -53,6 +55,10 @@ TOKEN_PIECES = ["attention", "attention first", "encoder", "lstm", "gru", "rnn f
 MAP_PIECES = ["batch norm", "group norm", "dropout", "scale"]
 
 
+RANDOM = 8
+"""Random recipes beside those of `everything`, in the ordinary run."""
+
+
 def everything(mixed: bool = True) -> list[Recipe]:
     """Recipes that together have every piece for every kind of input: random ones may leave some out for long."""
     found = []
@@ -81,6 +87,8 @@ def with_everything(*more: Any, mixed: bool = True) -> Any:
     """A decorator that adds those recipes to the examples of a property; `more` are its other arguments, in turn."""
 
     def decorate(test: Any) -> Any:
+        if not SOAK:
+            test = settings(max_examples=RANDOM)(test)
         for i, recipe in enumerate(everything(mixed)):
             test = example(recipe, *(values[i % len(values)] for values in more))(test)
         return test

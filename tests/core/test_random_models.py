@@ -136,7 +136,7 @@ def test_compiled(backend):
     """Compiled before or after rotation, whole or in parts; the memory knows nothing of it."""
     with tally(f"random architectures compiled, {backend}") as counts:
 
-        @settings(max_examples=150 if SOAK else 3)
+        @settings(max_examples=150 if SOAK else 1)
         @example(Recipe("tokens", ("attention", "lstm", ("linear", True, "weight_norm"), "tied")), False)
         @example(Recipe("picture", (("conv", 4, 3, 2, "zeros", True, ""), "batch norm", "group norm")), True)
         @given(recipes(mixed=False), st.booleans())
