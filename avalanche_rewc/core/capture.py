@@ -121,6 +121,7 @@ def samples_within(budget: int, model: nn.Module, args: tuple[Any, ...]) -> int:
     alive = []
 
     def count(tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()  # an output that its own graph holds would never be given back
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             sizes[storage.data_ptr()] = storage.nbytes()
