@@ -63,7 +63,7 @@ NETWORKS: dict[str, Network] = {
         "ResNet-18 at 32 px, batch 64", lambda: resnet18(num_classes=100), (3, 32, 32), classes=100, batch_size=64
     ),
     "vit": Network(
-        "small ViT (6 blocks of 192) at 32 px, batch 64",
+        "small ViT at 32 px, batch 64",
         lambda: VisionTransformer(32, 4, num_layers=6, num_heads=4, hidden_dim=192, mlp_dim=384, num_classes=100),
         (3, 32, 32),
         classes=100,
