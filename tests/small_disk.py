@@ -7,9 +7,13 @@ import ctypes
 import os
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+NOBODY = 65534
 MS_REC, MS_PRIVATE = 0x4000, 0x40000
 UNAVAILABLE = 77
 """Exit code of a process that may not mount anything."""
@@ -53,7 +57,17 @@ def on_small_disk(words: list[str], folder: Path, size: int, kept: Path) -> list
     return ["unshare", "-r", "-m", "bash", "-c", script, "bash", str(folder), str(size), str(kept), *words]
 
 
-def read_only(words: list[str], folder: Path) -> list[str]:
-    """A command for which a folder is read-only, whoever runs it."""
-    script = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 77; shift; exec "$@"'
-    return ["unshare", "-r", "-m", "bash", "-c", script, "bash", str(folder), *words]
+@contextmanager
+def read_only_folder() -> Iterator[Path]:
+    """A folder nobody may write to; root, who may write everywhere, is somebody else meanwhile."""
+    with tempfile.TemporaryDirectory() as name:  # and not pytest's own, which is for its owner only
+        folder, root = Path(name), os.geteuid() == 0
+        folder.chmod(0o555)
+        if root:
+            os.seteuid(NOBODY)
+        try:
+            yield folder
+        finally:
+            if root:
+                os.seteuid(0)
+            folder.chmod(0o755)

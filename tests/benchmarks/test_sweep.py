@@ -2,15 +2,12 @@
 
 import contextlib
 import importlib
-import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -188,52 +185,13 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_run(comm
         main([*map(str, what), "--out", str(out)])
 
 
-def as_nobody(function):
-    """What a function raises, as text, when it is called by a user without rights: root may write everywhere."""
-    receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
-
-    def call():
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
-        try:
-            function()
-        except BaseException as error:
-            sender.send(f"{type(error).__name__}: {error}")
-        else:
-            sender.send("nothing was raised")
-
-    process = multiprocessing.get_context("fork").Process(target=call)
-    process.start()
-    process.join()
-    return receiver.recv()
-
-
-@pytest.mark.parametrize("what", ["sweep", "checkpoints"])
-def test_a_read_only_folder_is_named_before_anything_is_run(what, monkeypatch):
+def test_a_read_only_folder_is_named_before_anything_is_run(monkeypatch):
     monkeypatch.setattr("benchmarks.backends.local.attempt", None)
-
-    def call():
-        if what == "sweep":
-            run_configs([config()], ResultStore(folder / "results"), Machine(), jobs=1)
-        else:
-            execute(config(), Machine(checkpoints=str(folder)))
-
-    with tempfile.TemporaryDirectory() as name:  # and not pytest's, which is for its owner only
-        folder = Path(name)
-        (folder / "results").mkdir()
-        for path in (folder / "results", folder):
-            path.chmod(0o555)
-        if os.geteuid() == 0:
-            message = as_nobody(call)
-        else:
-            with pytest.raises((UserError, OSError)) as refused:
-                call()
-            message = f"{refused.type.__name__}: {refused.value}"
-        report(f"read-only folders, {what}", 1, int(any((folder / "results").iterdir())))
-    assert message.startswith(("UserError: results cannot be written to", "PermissionError")), message
-    assert name in message
-    assert "Permission denied" in message
+    with small_disk.read_only_folder() as folder:
+        for place in (folder, folder / "results"):
+            with pytest.raises(UserError, match=rf"results cannot be written to {place} \(Permission denied\)"):
+                run_configs([config()], ResultStore(place), Machine(), jobs=1)
+        report("sweeps in a read-only folder", 2, len(list(folder.iterdir())))
 
 
 def test_ctrl_c_ends_cleanly(sweep):

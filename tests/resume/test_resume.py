@@ -18,6 +18,8 @@ from torch import nn
 from avalanche_rewc import REWC
 from avalanche_rewc.resume import Resumable
 from tests.resume.experiment import STRATEGIES, build, digests, draws, experiment
+from tests.small_disk import read_only_folder
+from tests.tally import report
 from tests.toy import Growing, Tensors, blob_stream, blobs, settings
 
 
@@ -251,6 +253,15 @@ def test_a_folder_that_cannot_be_written_to_is_refused_at_once(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         Resumable(strategy, benchmark.train_stream, tmp_path / "file" / "checkpoints")
+
+
+def test_a_read_only_folder_is_refused_at_once():
+    benchmark, strategy = build("naive")
+    with read_only_folder() as folder:
+        for place in (folder, folder / "checkpoints"):
+            with pytest.raises(PermissionError, match=str(folder)):
+                Resumable(strategy, benchmark.train_stream, place)
+        report("runs in a read-only folder", 2, len(list(folder.iterdir())))
 
 
 def test_other_versions_are_refused_unless_asked_for(stored, tmp_path, monkeypatch):
