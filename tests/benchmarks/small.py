@@ -77,4 +77,6 @@ def wait_for(condition, seconds=600):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"
+        if _STARTED and all(process.poll() is not None for process in _STARTED) and not condition():
+            raise AssertionError(f"what was waited for has ended: {_STARTED[-1].communicate()}")
         time.sleep(0.02)
