@@ -191,7 +191,8 @@ def test_a_read_only_folder_is_named_before_anything_is_run(monkeypatch):
         for place in (folder, folder / "results"):
             with pytest.raises(UserError, match=rf"results cannot be written to {place} \(Permission denied\)"):
                 run_configs([config()], ResultStore(place), Machine(), jobs=1)
-        report("sweeps in a read-only folder", 2, len(list(folder.iterdir())))
+        left = len(list(folder.iterdir()))
+    report("sweeps in a read-only folder", 2, left)
 
 
 def test_ctrl_c_ends_cleanly(sweep):
