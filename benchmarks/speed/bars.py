@@ -30,8 +30,10 @@ def bars(measured: dict[str, Any]) -> Iterator[Bar]:
     yield from _consolidation(found)
     yield from _growth(found)
     if "memory@1" in found:
-        peak = found["memory@1"]["vgg16"]["GiB"]
-        yield Bar("consolidation of VGG-16 at 224 px, above the model", "≤ 2 GiB", peak, "GiB", peak <= 2)
+        peaks = found["memory@1"]["vgg16"]["GiB"]
+        peak = max(peaks.values())
+        where = f"GiB, {max(map(int, peaks))} samples"
+        yield Bar("consolidation of VGG-16 at 224 px, above the model", "≤ 2 GiB", peak, where, peak <= 2)
         stored = found["memory@1"]["stored"]["lenet"]["rewc last"]
         yield Bar(
             "bytes stored after the last experience / after the first",

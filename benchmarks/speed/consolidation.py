@@ -16,7 +16,7 @@ from benchmarks.speed.networks import NETWORKS
 from benchmarks.speed.rivals import RIVALS, Unsupported, available
 from benchmarks.speed.timing import interleaved
 
-SAMPLES = {"lenet": 200, "mlp-128": 800, "resnet18": 64, "vit": 64}
+SAMPLES = {"lenet": 200, "mlp-128": 800, "resnet18": 32, "vit": 32}
 """Samples of each network. The first two are what 40 of each class are in disjoint MNIST and in half of Stanford-40."""
 ROTATED_EXACT = ("loop-exact", "nngeometry-exact", "curvlinops-exact")
 
@@ -54,5 +54,5 @@ def measure(name: str, seconds: float, count: int) -> dict[str, Any]:
                 refused[way] = f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
             else:
                 candidates[way] = lambda once=once: once(torch.Generator().manual_seed(0))  # type: ignore[misc]
-        times = interleaved(candidates, seconds, at_least=1, at_most=20, warm_up=0)
+        times = interleaved(candidates, seconds, at_least=2, at_most=20, warm_up=0)
     return {"samples": count, "ms": {way: 1e3 * t / count for way, t in times.items()}, "refused": refused}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -65,31 +65,29 @@ def over_experiences(name: str, count: int) -> dict[str, list[float]]:
     return found
 
 
-def peak(samples: int, pixels: int) -> dict[str, float]:
-    """GiB above what the process had with model and samples, while VGG-16 is consolidated from so many of them.
+def peaks(counts: Sequence[int], pixels: int) -> dict[str, Any]:
+    """GiB above what the process had with model and samples, while VGG-16 is consolidated from more and more of them.
 
     Right only in a process that has needed no more before: a peak does not fall.
     """
     torch.manual_seed(0)
     model: nn.Module = VGG16GlobalPool(None, initial_out_features=40).eval()
-    x, y = torch.randn(samples, 3, pixels, pixels), torch.arange(samples) % 40
+    x, y = torch.randn(max(counts), 3, pixels, pixels), torch.arange(max(counts)) % 40
     before = _peak()
-    estimate(model, x, y, torch.Generator().manual_seed(0), "sampled")
-    return {
-        "samples": samples,
-        "pixels": pixels,
-        "GiB": (_peak() - before) / 2**30,
-        "model GiB": size(model.parameters()) / 2**30,
-    }
+    found = {}
+    for count in sorted(counts):
+        estimate(model, x[:count], y[:count], torch.Generator().manual_seed(0), "sampled")
+        found[str(count)] = (_peak() - before) / 2**30
+    return {"pixels": pixels, "GiB": found, "model GiB": size(model.parameters()) / 2**30}
 
 
 def _peak() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def measure(samples: int, pixels: int, experiences: int) -> dict[str, Any]:
-    """The peak first, see `peak`."""
+def measure(samples: Sequence[int], pixels: int, experiences: int) -> dict[str, Any]:
+    """The peaks first, see `peaks`."""
     return {
-        "vgg16": peak(samples, pixels),
+        "vgg16": peaks(samples, pixels),
         "stored": {n: over_experiences(n, experiences) for n in ("lenet", "mlp-32")},
     }

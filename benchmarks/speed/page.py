@@ -128,6 +128,13 @@ class Page:
                 )
         return markdown_table(Table("", ["", "after one", "after all", "experiences"], rows))
 
+    def peaks(self) -> str:
+        """Peaks of a consolidation, by samples."""
+        found = self.found("memory", 1)
+        if found is None:
+            return _MISSING
+        return ", ".join(f"{gib:.2f} GiB with {samples} samples" for samples, gib in found["vgg16"]["GiB"].items())
+
     def data(self, threads: int) -> str:
         """Whole experiments over plain torch."""
         found = self.found("data", threads)

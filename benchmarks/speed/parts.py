@@ -44,7 +44,7 @@ def _growth(quick: bool) -> Results:
 
 
 def _memory(quick: bool) -> Results:
-    return memory.measure(4, 224, 10) if quick else memory.measure(24, 224, 50)
+    return memory.measure((2, 4), 224, 10) if quick else memory.measure((4, 8, 24), 224, 50)
 
 
 def _data(quick: bool) -> Results:
