@@ -142,6 +142,10 @@ class Findings:
         """`gain`, and whether it is at least so many points."""
         return f"{self.gain(*case, **differs)}: {'**yes**' if 100 * self.lead(*case, **differs).mean >= bar else 'no'}"
 
+    def level(self, bar: float, *case: Any, **differs: Any) -> str:
+        """`average`, and whether it is at least so many per cent."""
+        return f"{self.average(*case, **differs)}: {'**yes**' if self.points(*case, **differs) >= bar else 'no'}"
+
     def share(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str, bar: float) -> str:
         """A method's average accuracy as per cent of another's, and whether it is at least so many."""
         value = 100 * self.points(sweep, stream, tasks, ours) / self.points(sweep, stream, tasks, theirs)

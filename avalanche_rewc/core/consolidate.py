@@ -151,6 +151,7 @@ class _Estimation:
                         _rows_per_call(module, [call.input for call in seen.calls[name]], len(seen.signals[0])),
                         _rows_per_call(module, [g[0] for g in present], len(seen.signals[0])),
                     )
+            del seen  # before the next one is made
         factors = {}
         for name in self.plan.rotated:
             pair = inputs[name] / samples, outputs[name] / samples
@@ -170,6 +171,7 @@ class _Estimation:
             self._add_closed(totals, rotations, seen)
             if self.plan.general:
                 self._add_general(totals, rotations, seen)
+            del seen  # before the next one is made
         for name, total in totals.items():
             if not torch.isfinite(total).all():
                 raise RuntimeError(_not_finite(name))
@@ -212,6 +214,7 @@ class _Estimation:
             if size > KEPT_BYTES:
                 kept.clear()
             yield seen
+            del seen
         if again and size <= KEPT_BYTES:
             self._kept = kept
 
@@ -230,6 +233,7 @@ class _Estimation:
                 for chunk in _signal_chunks(record, signals):
                     yield _Seen(args, chunk, samples, calls, record.stacked_gradients(logits, chunk))
                     samples = 0  # counted
+                del record, calls, logits  # a graph and its activations, which must not live beside those of the next
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ class Page:
             cells = []
             for own in found.values():
                 ms = own["ms"].get(way)
-                cells.append(f"{ms / own['ms']['consolidate']:.2f}" if ms else own["refused"].get(way, "")[:60])
+                once = " (once)" if way in own["once"] else ""
+                cells.append(f"{ms / own['ms']['consolidate']:.2f}{once}" if ms else own["refused"].get(way, "")[:60])
             rows.append([RIVALS[way].title if way in RIVALS else "consolidate, exact Fisher", *cells])
         return markdown_table(Table("", header, rows))
 

@@ -1,5 +1,6 @@
 """The diagonal Fisher and the factors, against the slow oracle, for every kind of model."""
 
+import gc
 import sys
 
 import pytest
@@ -220,6 +221,25 @@ def test_budgets_of_memory_do_not_change_the_result(name, fisher, monkeypatch):
     whole = consolidate(model, batches_of(x, size=len(x)), fisher=fisher, generator=torch.Generator().manual_seed(0))
     for parameter, importance in expected.importances.items():
         assert_close(whole.importances[parameter], importance, case, parameter)
+
+
+def test_no_part_of_a_batch_lives_beside_the_next(monkeypatch):
+    """Else memory would be needed for two of them."""
+    alive = []
+    module = sys.modules[consolidate.__module__]
+    monkeypatch.setattr(module, "KEPT_BYTES", 0)
+    monkeypatch.setattr(module, "ACTIVATION_BYTES", 1)
+
+    def count(*_):
+        alive.append(sum(type(o) is torch.Tensor and o.shape == (1, 2, 37) for o in gc.get_objects()))
+
+    model = torch.nn.Sequential(torch.nn.Linear(5, 37), torch.nn.Linear(37, 37), torch.nn.Linear(37, 3))
+    model.register_forward_pre_hook(count)
+    model = torch.nn.Sequential(model, torch.nn.Flatten(), torch.nn.Linear(6, 3))  # two tokens of a sample
+    gc.collect()
+    consolidate(model, batches_of(torch.randn(6, 2, 5), size=6))
+    assert len(alive) > 2 * 6
+    assert max(alive) == 0
 
 
 def test_as_many_samples_at_once_as_fit():
