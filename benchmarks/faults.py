@@ -17,8 +17,8 @@ HEAD = """# Faults injected
 What the tests did to models, numbers, files and running experiments, and how often something was lost. These are the
 counts of one run of the ordinary tests (`make faults`); `make soak` tries many times as much.
 
-| what | tried | lost |
-| --- | ---: | ---: |
+| what | tried | lost | of them |
+| --- | ---: | ---: | --- |
 """
 
 
@@ -27,7 +27,12 @@ def table(folder: Path) -> str:
     counts = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     if not counts:
         raise UserError(f"there are no counts in {folder}: run the tests with REWC_FAULT_REPORT={folder}")
-    return HEAD + "".join(f"| {count['what']} | {count['tried']} | {count['lost']} |\n" for count in counts)
+    return HEAD + "".join(_row(**count) for count in counts)
+
+
+def _row(what: str, tried: int, lost: int, **details: int) -> str:
+    found = ", ".join(f"{name}: {value}" for name, value in details.items())
+    return f"| {what} | {tried} | {lost} | {found} |\n"
 
 
 def main(argv: list[str] | None = None) -> int:

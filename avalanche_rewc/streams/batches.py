@@ -1,4 +1,4 @@
-"""Whole batches by one index instead of sample by sample: the same batches, many times faster.
+"""Whole batches by one index instead of sample by sample: the same batches, without a fetch for each sample.
 
 Avalanche fetches every sample through layers of Python (about 30 µs each), which is more than a small network needs to
 learn from it. Where samples lie in memory and never change, a batch can be one index into a tensor.

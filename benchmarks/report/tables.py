@@ -43,6 +43,9 @@ def how(setting: Setting, way: str) -> str:
     return WAYS[way]
 
 
+AT_EDGE = " * at the edge of the grid: a wider one may do better."
+
+
 def comparison(setting: Setting, way: str) -> Table | None:
     """Every method: accuracy per task at the end, average, forgetting, seconds."""
     if not tells(setting, way):
@@ -75,7 +78,7 @@ def comparison(setting: Setting, way: str) -> Table | None:
     tasks = [f"task {task + 1}" for task in range(setting.tasks)]
     header = ["method", "strength", *tasks, "average", "forgetting", "seconds", "seeds"]
     note = f"Accuracy after the last task in %, mean ± standard deviation over seeds; {how(setting, way)}."
-    note += " * at the edge of the grid: a wider one may do better." if edge else ""
+    note += AT_EDGE if edge else ""
     title = "Strengths as given" if how(setting, way) == FIXED else TITLES[way]
     return Table(title, header + (["paper, average"] if paper_column else []), rows, note)
 
@@ -163,22 +166,31 @@ def task_by_task(setting: Setting, way: str, pair: tuple[str, str] = PAIR) -> Ta
     return Table(f"{setting.title}: every task after every task", header, rows, note)
 
 
+def _at_edge(setting: Setting, label: str, way: str) -> bool:
+    method = setting.method(label)
+    choice = method and (method.chosen if way == "validation" else method.best)
+    return bool(choice and choice.at_edge)
+
+
 def across(settings: Sequence[Setting], way: str) -> Table | None:
     """Average accuracy at the end of every method (rows) in every setting (columns), with its strength."""
     labels = list(dict.fromkeys(method.label for setting in settings for method in setting.methods))
     rows = []
+    edge = False
     for label in labels:
         cells = []
         for setting in settings:
             runs = _runs(setting, label, way)
             strength = runs[0]["config"]["strength"] if runs else None
             average = percent(over_seeds(runs, lambda run: run["average_accuracy"]))
-            cells.append(average if strength is None else f"{average} ({strength:g})")
+            mark = "*" if runs and _at_edge(setting, label, way) else ""
+            edge = edge or mark == "*"
+            cells.append(average if strength is None else f"{average} ({strength:g}{mark})")
         rows.append([label, *cells])
     if not rows:
         return None
     note = "Average accuracy after the last task in %, mean ± standard deviation over seeds, in brackets the strength; "
-    note += f"{'; or '.join(sorted({how(setting, way) for setting in settings}))}."
+    note += f"{'; or '.join(sorted({how(setting, way) for setting in settings}))}.{AT_EDGE if edge else ''}"
     return Table("Every method in every setting", ["method", *(setting.title for setting in settings)], rows, note)
 
 

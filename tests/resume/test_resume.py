@@ -3,6 +3,7 @@
 import random
 import shutil
 import sys
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -103,6 +104,12 @@ class Softer(Growing):
         self.body[1] = nn.Softplus()
 
 
+class Precise(Growing):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.body[0].double()
+
+
 class Frozen(Growing):
     def __init__(self, **options):
         super().__init__(**options)
@@ -128,6 +135,7 @@ def other_stream(per_class=20, lean=0, permuted=False):
         ({"optimizer": torch.optim.Adam}, "optimizer: class is 'Adam' here and 'SGD' in it"),
         ({"hidden": 9}, r"model: body.0.weight is '\(9, 15\) float32' here and '\(8, 15\) float32' in it"),
         ({"model": Softer}, r"modules: body.1 is 'Softplus\(beta=1.0, threshold=20.0\)' here and 'Tanh\(\)' in it"),
+        ({"model": Precise}, r"model: body.0.weight is '\(8, 15\) float64' here and '\(8, 15\) float32' in it"),
         ({"model": Frozen}, r"conv.weight is '\(3, 1, 3\) float32, frozen' here and '\(3, 1, 3\) float32' in it"),
         ({"group_lr": 0.5}, r"optimizer: groups\[0\]: lr is 0.5 here and 0.05 in it"),
         ({"seed": 1}, "the seed of torch is 1 here and 0 in it"),
@@ -265,13 +273,19 @@ def test_a_read_only_folder_is_refused_at_once():
     report("runs in a read-only folder", 2, left)
 
 
-def test_other_versions_are_refused_unless_asked_for(stored, tmp_path, monkeypatch):
+@pytest.mark.parametrize("package", ["avalanche-rewc", "torch", "avalanche-lib", "numpy"])
+def test_other_versions_are_refused_unless_asked_for(package, stored, tmp_path, monkeypatch):
     shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr("avalanche_rewc.resume.resumable.__version__", "99")
-    with pytest.raises(ValueError, match=r"other versions: avalanche-rewc is '99' here and .*other_versions=True"):
+    if package == "avalanche-rewc":
+        monkeypatch.setattr("avalanche_rewc.resume.resumable.__version__", "99")
+    else:
+        monkeypatch.setattr(
+            "avalanche_rewc.resume.resumable.version", lambda name: "99" if name == package else version(name)
+        )
+    with pytest.raises(ValueError, match=rf"other versions: {package} is '99' here and .*other_versions=True"):
         make(tmp_path)
     strategy, _ = make(tmp_path / "elsewhere")
-    with pytest.warns(RuntimeWarning, match="avalanche-rewc is '99' here"):
+    with pytest.warns(RuntimeWarning, match=f"{package} is '99' here"):
         assert Resumable(strategy, blob_stream(dtype=torch.float32).train_stream, tmp_path, other_versions=True)
 
 
