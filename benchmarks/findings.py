@@ -140,23 +140,23 @@ class Findings:
 
     def reached(self, bar: float, *case: Any, **differs: Any) -> str:
         """`gain`, and whether it is at least so many points."""
-        return f"{self.gain(*case, **differs)}: {'**yes**' if 100 * self.lead(*case, **differs).mean >= bar else 'no'}"
+        return _verdict(self.gain(*case, **differs), 100 * self.lead(*case, **differs).mean >= bar)
 
     def level(self, bar: float, *case: Any, **differs: Any) -> str:
         """`average`, and whether it is at least so many per cent."""
-        return f"{self.average(*case, **differs)}: {'**yes**' if self.points(*case, **differs) >= bar else 'no'}"
+        return _verdict(self.average(*case, **differs), self.points(*case, **differs) >= bar)
 
     def share(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str, bar: float) -> str:
         """A method's average accuracy as per cent of another's, and whether it is at least so many."""
         value = 100 * self.points(sweep, stream, tasks, ours) / self.points(sweep, stream, tasks, theirs)
-        return f"{value:.0f} %: {'**yes**' if value >= bar else 'no'}"
+        return _verdict(f"{value:.0f} %", value >= bar)
 
     def order(self, sweep: str, stream: str, tasks: int, hoped: Sequence[str]) -> str:
         """The methods by their average accuracy, and whether that is the order in which they were named."""
         points = {method: self.points(sweep, stream, tasks, method) for method in hoped}
         found = sorted(hoped, key=lambda method: -points[method])
         shown = " > ".join(f"{method} {points[method]:.1f}" for method in found)
-        return f"{shown}: {'**yes**' if found == list(hoped) else 'no'}"
+        return _verdict(shown, found == list(hoped))
 
     def comparison(self, sweep: str, stream: str, tasks: int, way: str = "validation", **differs: object) -> str:
         """The table of all methods, with the best that stores no data in bold."""
@@ -212,6 +212,10 @@ class Findings:
         names = ("python", "torch", "avalanche-lib", "numpy")
         everything = [result for path in sorted(KEPT.glob(f"*{PACKED}")) for result in kept(path.stem)]
         return ", ".join(f"{n} {'/'.join(sorted({str(r['versions'][n]) for r in everything}))}" for n in names)
+
+
+def _verdict(value: str, reached: bool) -> str:
+    return f"{value}: {'**yes**' if reached else 'no'}"
 
 
 def _shown(table: tables.Table | None) -> str:

@@ -63,6 +63,10 @@ class MethodRuns:
         """Chosen on validation data, or the only one tried."""
         return self.chosen.strength if self.chosen else next(iter(self.by_strength), None)
 
+    def choice(self, way: str) -> Choice | None:
+        """How the strength was chosen this way; None if it was not."""
+        return self.chosen if way == "validation" else self.best
+
     def runs(self, way: str) -> list[Result]:
         """The runs that stand for the method; none if its strength was not chosen this way.
 

@@ -57,7 +57,7 @@ def comparison(setting: Setting, way: str) -> Table | None:
         runs = method.runs(way)
         if not runs:
             continue
-        choice = method.chosen if way == "validation" else method.best
+        choice = method.choice(way)
         mark = "*" if choice and choice.at_edge else "" if choice else " (fixed)"
         edge = edge or mark == "*"
         strength = runs[0]["config"]["strength"]
@@ -166,12 +166,6 @@ def task_by_task(setting: Setting, way: str, pair: tuple[str, str] = PAIR) -> Ta
     return Table(f"{setting.title}: every task after every task", header, rows, note)
 
 
-def _at_edge(setting: Setting, label: str, way: str) -> bool:
-    method = setting.method(label)
-    choice = method and (method.chosen if way == "validation" else method.best)
-    return bool(choice and choice.at_edge)
-
-
 def across(settings: Sequence[Setting], way: str) -> Table | None:
     """Average accuracy at the end of every method (rows) in every setting (columns), with its strength."""
     labels = list(dict.fromkeys(method.label for setting in settings for method in setting.methods))
@@ -180,12 +174,14 @@ def across(settings: Sequence[Setting], way: str) -> Table | None:
     for label in labels:
         cells = []
         for setting in settings:
-            runs = _runs(setting, label, way)
+            method = setting.method(label)
+            runs = method.runs(way) if method else []
+            choice = method.choice(way) if method else None
+            at_edge = choice is not None and choice.at_edge
+            edge = edge or at_edge
             strength = runs[0]["config"]["strength"] if runs else None
             average = percent(over_seeds(runs, lambda run: run["average_accuracy"]))
-            mark = "*" if runs and _at_edge(setting, label, way) else ""
-            edge = edge or mark == "*"
-            cells.append(average if strength is None else f"{average} ({strength:g}{mark})")
+            cells.append(average if strength is None else f"{average} ({strength:g}{'*' if at_edge else ''})")
         rows.append([label, *cells])
     if not rows:
         return None
