@@ -27,8 +27,9 @@ class Options:
     mode: Mode
     decay_factor: float | None
     basis: str | BasisFunction
-    seed: int | None
+    rank: int | None
     normalize: bool
+    seed: int | None
 
     def __post_init__(self) -> None:
         """Raise a ValueError that names the option and what it may be."""
@@ -41,6 +42,7 @@ class Options:
         if not callable(self.basis):
             one_of("basis", self.basis, (*BASES, *RANDOM_BASES), " or a function of the two factors")
         whole_number("samples_per_class", self.samples_per_class, 1, "for every sample")
+        whole_number("rank", self.rank, 1, "for whole bases")
         if not isinstance(self.normalize, bool):
             raise ValueError(f"normalize={shown(self.normalize)} must be True or False")
         whole_number("seed", self.seed, 0, "to follow torch's initial seed")

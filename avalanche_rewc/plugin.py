@@ -24,6 +24,7 @@ from avalanche_rewc.core import (
 )
 from avalanche_rewc.core.checks import refuse_differences
 from avalanche_rewc.core.plan import PROBE_SAMPLES
+from avalanche_rewc.core.reflections import DEFAULT_RANK
 from avalanche_rewc.core.selection import select_layers
 from avalanche_rewc.core.wrappers import refuse_replicas, unwrapped
 from avalanche_rewc.options import Mode, Options
@@ -37,7 +38,7 @@ DEFAULT_SAMPLES = 200
 ESTIMATION_BATCH = 256
 """Samples that are read at once for an estimation, which divides them further if they take too much memory."""
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 """Of `REWCPlugin.state_dict()`. Raise it when older states no longer mean the same."""
 
 WEIGHT_REGULARISERS = (EWCPlugin, MASPlugin, RWalkPlugin, SynapticIntelligencePlugin)
@@ -68,6 +69,8 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         basis: from the two factors to the two bases: "eigen", or for ablations "identity", "input_only",
             "output_only", "authors", "printed", "random", "random_input", "random_output", or a function
             (input_factor, output_factor) -> (input_basis, output_basis).
+        rank: how many leading vectors of each basis become axes; the other axes stay near the original ones, and a
+            rotated step costs 2·rank/width of what it does with whole bases (None, the paper).
         normalize: divide the importances by their sum, the trace of the Fisher. A well-trained network is certain of
             its samples and its Fisher is tiny, by how much depends on epochs, data, loss and `fisher`; divided by the
             trace, the same λ serves all of them. False: the paper's penalty, whose λ has to be found each time.
@@ -91,13 +94,25 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         mode: Mode = "last",
         decay_factor: float | None = None,
         basis: str | BasisFunction = "eigen",
+        rank: int | None = DEFAULT_RANK,
         normalize: bool = True,
         seed: int | None = None,
     ) -> None:
         """See the class."""
         super().__init__()
         self.options = Options(
-            ewc_lambda, layers, conv_basis, space, fisher, samples_per_class, mode, decay_factor, basis, seed, normalize
+            ewc_lambda,
+            layers,
+            conv_basis,
+            space,
+            fisher,
+            samples_per_class,
+            mode,
+            decay_factor,
+            basis,
+            rank,
+            normalize,
+            seed,
         )
         self.memories: list[Memory] = []
         """What is remembered, oldest first; one entry at most unless `mode="separate"`."""
@@ -207,6 +222,7 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
             earlier=self.memories[-1] if online else None,
             decay=self.options.decay_factor or 0.0,
             normalize=self.options.normalize,
+            rank=self.options.rank,
         )
         if self.options.mode != "online":
             memory.factors.clear()

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from avalanche_rewc.core import BasisFunction, ConvBasis, FisherKind, LayerChoice, Space
+from avalanche_rewc.core.reflections import DEFAULT_RANK
 from avalanche_rewc.options import Mode
 from avalanche_rewc.plugin import DEFAULT_LAMBDA, DEFAULT_SAMPLES, REWCPlugin
 
@@ -39,6 +40,7 @@ class REWC(SupervisedTemplate):  # type: ignore[misc]
         mode: Mode = "last",
         decay_factor: float | None = None,
         basis: str | BasisFunction = "eigen",
+        rank: int | None = DEFAULT_RANK,
         normalize: bool = True,
         seed: int | None = None,
         train_mb_size: int = 1,
@@ -65,6 +67,7 @@ class REWC(SupervisedTemplate):  # type: ignore[misc]
             mode=mode,
             decay_factor=decay_factor,
             basis=basis,
+            rank=rank,
             normalize=normalize,
             seed=seed,
         )

@@ -32,6 +32,8 @@ from tests.toy import Growing, Tensors, blob_stream, settings
         ({"samples_per_class": 0}, "samples_per_class=0"),
         ({"samples_per_class": 2.5}, "samples_per_class=2.5"),
         ({"basis": "eigenvalues"}, "did you mean 'eigen'"),
+        ({"rank": 0}, "rank=0 must be a whole number ≥ 1, or None for whole bases"),
+        ({"rank": 2.5}, "rank=2.5"),
         ({"seed": "1"}, "seed='1'"),
     ],
 )

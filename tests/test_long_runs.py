@@ -165,6 +165,7 @@ GOOD = {
     "mode": ["last", "separate", "online"],
     "decay_factor": [None, 0, 0.5, 1.0],
     "basis": ["eigen", "identity", "authors", "printed", "random", "random_input", lambda a, g: (a, g)],
+    "rank": [1, 64, None, np.int64(5)],
     "seed": [None, 0, 1, 2**70],
     "normalize": [True, False],
 }

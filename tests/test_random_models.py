@@ -26,6 +26,7 @@ CHOICES = {
     "conv_basis": ["channel", "patch"],
     "basis": ["eigen", "eigen", "authors", "random", "printed"],
     "mode": ["last", "separate", "online"],
+    "rank": [2, None, 1, 3],
     "normalize": [True, True, False],
 }
 IN_TURN = [{name: values[(i + j) % len(values)] for j, (name, values) in enumerate(CHOICES.items())} for i in range(60)]

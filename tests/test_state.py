@@ -88,7 +88,7 @@ def test_other_options_are_refused(options, message, learned):
 
 def test_another_version_is_refused(learned, monkeypatch):
     monkeypatch.setattr(module, "STATE_FORMAT", 7)
-    with pytest.raises(ValueError, match="format is 7 here and 1 in it"):
+    with pytest.raises(ValueError, match="format is 7 here and 2 in it"):
         REWCPlugin(ewc_lambda=30).load_state_dict(learned)
 
 

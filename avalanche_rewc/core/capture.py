@@ -17,12 +17,35 @@ from avalanche_rewc.core.wrappers import without_compilation
 
 @dataclass
 class Call:
-    """One use of a module in a forward pass."""
+    """One use of a module in a forward pass.
 
-    input: Tensor
-    edge: GradientEdge | None
-    """Where the gradient of the output is found. An edge and not the output itself: an in-place activation would
-    replace the output, but the edge still means the value before it."""
+    Attributes:
+        args, kwargs: of its forward, tensors detached.
+        edge: where the gradient of the output is found. An edge and not the output itself: an in-place activation would
+            replace the output, but the edge still means the value before it.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    edge: GradientEdge | None = None
+
+    @property
+    def input(self) -> Tensor:
+        """The first argument."""
+        x = next(iter((*self.args, *self.kwargs.values())))
+        assert isinstance(x, Tensor)
+        return x
+
+    def numel(self) -> int:
+        """Numbers in all tensors among the arguments; in one that is several of them, as in self-attention, once."""
+        return sum(t.numel() for t in {t.data_ptr(): t for t in self._tensors()}.values())
+
+    def bytes(self) -> int:
+        """They take so many."""
+        return sum(t.numel() * t.element_size() for t in {t.data_ptr(): t for t in self._tensors()}.values())
+
+    def _tensors(self) -> list[Tensor]:
+        return [a for a in (*self.args, *self.kwargs.values()) if isinstance(a, Tensor)]
 
 
 @dataclass
@@ -79,11 +102,17 @@ def capture(modules: Mapping[str, nn.Module]) -> Iterator[Record]:
     handles = []
     for name, module in modules.items():
 
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, name: str = name) -> None:
-            x = args[0] if args else next(iter(kwargs.values()), None)
+        def hook(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, name: str = name
+        ) -> None:
+            x = next(iter((*args, *kwargs.values())), None)
+            if isinstance(module, nn.MultiheadAttention) and isinstance(output, tuple):
+                output = output[0]  # the other one is what it looked at
             if isinstance(x, Tensor) and isinstance(output, Tensor):
                 edge = get_gradient_edge(output) if output.requires_grad else None
-                record.calls[name].append(Call(x.detach(), edge))
+                positional = tuple(_detached(a) for a in args)
+                call = Call(positional, {key: _detached(a) for key, a in kwargs.items()}, edge)
+                record.calls[name].append(call)
 
         handles.append(module.register_forward_hook(hook, with_kwargs=True))
     try:
@@ -91,6 +120,10 @@ def capture(modules: Mapping[str, nn.Module]) -> Iterator[Record]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _detached(argument: Any) -> Any:
+    return argument.detach() if isinstance(argument, Tensor) else argument
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from avalanche_rewc.core import fisher as maths
 from avalanche_rewc.core import geometry, gradients
-from avalanche_rewc.core.bases import BasisFunction, eigen
+from avalanche_rewc.core.bases import BasisFunction, eigen, is_orthogonal
 from avalanche_rewc.core.capture import Call, Record, capture, evaluation_mode, samples_within
-from avalanche_rewc.core.checks import number, one_of
+from avalanche_rewc.core.checks import number, one_of, whole_number
+from avalanche_rewc.core.copies import forward_with_copies
 from avalanche_rewc.core.memory import Memory, grow, grown
 from avalanche_rewc.core.plan import Plan, check_finite, make_plan, parameter_name
+from avalanche_rewc.core.reflections import DEFAULT_RANK
 from avalanche_rewc.core.rotation import Rotation, spread
 from avalanche_rewc.core.selection import LayerChoice
 from avalanche_rewc.core.signals import FisherKind, fisher_signals
@@ -39,6 +41,7 @@ def consolidate(
     earlier: Memory | None = None,
     decay: float = 0.0,
     normalize: bool = True,
+    rank: int | None = DEFAULT_RANK,
 ) -> Memory:
     """Estimate factors, bases and the diagonal Fisher of a plain (merged) model.
 
@@ -50,6 +53,7 @@ def consolidate(
             importances, the earlier ones being spread over the new coordinates.
         normalize: let the penalty divide the importances by their sum, the trace of the Fisher. It is the same in all
             bases, and small for a model that is certain of its samples, by many orders of magnitude.
+        rank: how many leading vectors of each basis become axes; None: all. With few of them a rotation is cheap.
 
     The model's modes, gradients and `requires_grad` are left as they were. Cost: two forward passes, two backward
     passes per signal without weight gradients, one eigendecomposition per side of a rotated layer.
@@ -61,6 +65,7 @@ def consolidate(
     one_of("conv_basis", conv_basis, get_args(ConvBasis))
     one_of("fisher", fisher, get_args(FisherKind))
     number("decay", decay, high=1.0)
+    whole_number("rank", rank, 1, "for whole bases")
     generator = generator or torch.Generator().manual_seed(torch.initial_seed() % 2**63)
     model = unwrapped(model)
     parameters = dict(model.named_parameters())
@@ -75,13 +80,16 @@ def consolidate(
         if plan.rotated:
             factors, memory.positions = estimation.factors()
             memory.factors = _decayed_factors(factors, earlier, decay)
-            rotations = {name: _bases(basis, name, *pair).to(parameters[name]) for name, pair in memory.factors.items()}
+            rotations = {
+                name: _bases(basis, name, *pair).leading(rank).to(parameters[name])
+                for name, pair in memory.factors.items()
+            }
         importances = estimation.diagonal(rotations)
     memory.scale = _scale(importances) if normalize else 1.0
     before = grow(earlier, parameters) if earlier is not None else Memory()
     for name, importance in importances.items():
         parameter = parameters[name].detach()
-        if not torch.isfinite(parameter).all():  # of a part that this experience did not use; others give no logits
+        if not geometry.all_finite(parameter):  # of a part that this experience did not use; others give no logits
             raise RuntimeError(f"parameter {name} is not finite, so it can be no anchor. {_WAY_OUT}")
         if name in rotations:
             memory.rotations[name] = rotations[name]
@@ -155,7 +163,7 @@ class _Estimation:
         factors = {}
         for name in self.plan.rotated:
             pair = inputs[name] / samples, outputs[name] / samples
-            if not all(torch.isfinite(factor).all() for factor in pair):
+            if not all(geometry.all_finite(factor) for factor in pair):
                 raise RuntimeError(_not_finite(parameter_name(name)))
             factors[parameter_name(name)] = pair
         return factors, {parameter_name(name): value for name, value in positions.items()}
@@ -163,17 +171,18 @@ class _Estimation:
     def diagonal(self, rotations: dict[str, Rotation]) -> dict[str, Tensor]:
         """The diagonal Fisher of every trainable parameter, mean over samples, in rotated coordinates."""
         parameters = dict(self.model.named_parameters())
-        names = [*self.plan.closed, *self.plan.general]
+        names = [*self.plan.closed, *self.plan.copied, *self.plan.general]
         totals = {name: torch.zeros_like(geometry.promoted(parameters[name].detach())) for name in names}
         samples = 0
         for seen in self._pass():
             samples += seen.samples
             self._add_closed(totals, rotations, seen)
+            self._add_copied(totals, seen)
             if self.plan.general:
                 self._add_general(totals, rotations, seen)
             del seen  # before the next one is made
         for name, total in totals.items():
-            if not torch.isfinite(total).all():
+            if not geometry.all_finite(total):
                 raise RuntimeError(_not_finite(name))
         return {name: totals[name] / samples for name in parameters if name in totals}
 
@@ -188,6 +197,12 @@ class _Estimation:
             for attribute, name in attributes.items():
                 if attribute in squares:
                     totals[name] += squares[attribute]
+
+    def _add_copied(self, totals: dict[str, Tensor], seen: _Seen) -> None:
+        for name in self.plan.copied:
+            for g in seen.gradients[name]:
+                if g is not None:
+                    totals[name] += geometry.promoted(g).square().sum((0, 1)).unsqueeze(0)
 
     def _add_general(self, totals: dict[str, Tensor], rotations: dict[str, Rotation], seen: _Seen) -> None:
         for per_sample in gradients.by_autograd(self.model, self.plan.general, seen.args, seen.signals):
@@ -224,16 +239,26 @@ class _Estimation:
         for index, (whole, whole_labels) in enumerate(self.batches()):
             at_once = at_once or samples_within(ACTIVATION_BYTES, self.model, whole)
             for args, labels in _parts(whole, whole_labels, at_once):
-                with capture(self.plan.watched) as record:
-                    logits = self.model(*args)
-                calls = {name: [Call(call.input, None) for call in found] for name, found in record.calls.items()}
-                check_finite(logits, f"batch {index}")
-                signals = fisher_signals(self.fisher, logits, labels, self.generator)
-                samples = logits.shape[0]
-                for chunk in _signal_chunks(record, signals):
-                    yield _Seen(args, chunk, samples, calls, record.stacked_gradients(logits, chunk))
-                    samples = 0  # counted
-                del record, calls, logits  # a graph and its activations, which must not live beside those of the next
+                yield from self._look_at(args, labels, at_once, f"batch {index}")
+
+    def _look_at(self, args: tuple[Any, ...], labels: Tensor | None, most: int, where: str) -> Iterator[_Seen]:
+        with capture(self.plan.watched) as record:
+            logits = forward_with_copies(self.model, args, self.plan.copied, record)
+        check_finite(logits, where)
+        signals = fisher_signals(self.fisher, logits, labels, self.generator)
+        samples, at_once = logits.shape[0], _gradients_within(gradients.CHUNK_BYTES, record, len(logits))
+        if self.plan.general:  # which sends each signal back through as many activations as a sample has
+            at_once = min(at_once, most)
+        if len(signals) > 1 and samples > 1 and at_once < len(signals) * samples:
+            # Fewer samples with all of their signals: what depends on a sample alone is done once for all of them.
+            del record, logits
+            for part, part_labels in _parts(args, labels, max(1, at_once // len(signals))):
+                yield from self._look_at(part, part_labels, most, where)
+            return
+        calls = {name: [replace(call, edge=None) for call in found] for name, found in record.calls.items()}
+        for chunk in signals.split(max(1, at_once // samples)):  # type: ignore[no-untyped-call]
+            yield _Seen(args, chunk, samples, calls, record.stacked_gradients(logits, chunk))
+            samples = 0  # counted
 
 
 @dataclass(frozen=True)
@@ -255,9 +280,9 @@ class _Seen:
     gradients: dict[str, list[Tensor | None]]
 
     def bytes(self) -> int:
-        tensors = [call.input for calls in self.calls.values() for call in calls]
-        tensors += [g for found in self.gradients.values() for g in found if g is not None]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        arguments = sum(call.bytes() for calls in self.calls.values() for call in calls)
+        tensors = [g for found in self.gradients.values() for g in found if g is not None]
+        return arguments + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _parts(args: tuple[Any, ...], labels: Tensor | None, size: int) -> Iterator[Batch]:
@@ -273,12 +298,10 @@ def _rows_per_call(module: nn.Module, tensors: list[Tensor], samples: int) -> fl
     return sum(geometry.row_count(module, t) for t in tensors) / len(tensors) / samples
 
 
-def _signal_chunks(record: Record, signals: Tensor) -> Iterator[Tensor]:
-    """Signals in chunks whose output gradients, all layers together, stay near the memory budget."""
-    elements = sum(call.input.numel() for calls in record.calls.values() for call in calls)
-    size = max(1, gradients.CHUNK_BYTES // max(1, 4 * elements))
-    for start in range(0, signals.shape[0], size):
-        yield signals[start : start + size]
+def _gradients_within(budget: int, record: Record, samples: int) -> int:
+    """For how many signals and samples the output gradients, all layers together, fit into so many bytes."""
+    numbers = sum(call.numel() for calls in record.calls.values() for call in calls)
+    return budget * samples // max(1, 4 * numbers)
 
 
 def _bases(basis: BasisFunction, name: str, input_factor: Tensor, output_factor: Tensor) -> Rotation:
@@ -289,18 +312,12 @@ def _bases(basis: BasisFunction, name: str, input_factor: Tensor, output_factor:
             f"must be those of the factors, {tuple(input_factor.shape)} and {tuple(output_factor.shape)}"
         )
     for side, found in (("input", input_basis), ("output", output_basis)):
-        if not _is_orthogonal(found):
+        if not is_orthogonal(found):
             raise ValueError(
                 f"basis: for {name} it returned an {side} basis that is not orthogonal (UᵀU ≠ 1), so rotating the "
                 "layer would change what it computes"
             )
     return Rotation(input_basis, output_basis)
-
-
-def _is_orthogonal(basis: Tensor) -> bool:
-    """`Uᵀ U v = v` for a random vector v: quadratic in the size, where the product itself would be cubic."""
-    vector = torch.randn(basis.shape[-1], 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(basis)
-    return bool((basis.mT @ (basis @ vector) - vector).abs().max() < 1e-3)
 
 
 def _decayed_factors(

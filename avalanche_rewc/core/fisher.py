@@ -7,9 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from avalanche_rewc.core import geometry, gradients
+from avalanche_rewc.core import attention, geometry, gradients
 from avalanche_rewc.core.capture import Call
-from avalanche_rewc.core.rotation import Rotation
+from avalanche_rewc.core.rotation import Matrix, Rotation, apply_to_rows, cost_of_a_row
+
+CPU_CHUNK_BYTES = 16 * 2**20
+"""On a CPU patches and per-sample gradients are made in blocks of about this size. What is larger the
+allocator gives back to the operating system after every use, and fetches page by page for the next one, which took up
+to half of the time; calls on much smaller ones begin to count."""
 
 
 def input_factor(module: nn.Module, calls: Sequence[Call], patch: bool) -> Tensor:
@@ -42,7 +47,7 @@ def finite_product(formula: str, left: Tensor, right: Tensor) -> Tensor:
     """`einsum` of two finite tensors; in float64 where float32 overflows, as it does for squares of activations of
     2·10¹⁹. The result is not finite only if an operand is not."""
     product = torch.einsum(formula, left, right)
-    if product.dtype == torch.float64 or torch.isfinite(product).all():
+    if product.dtype == torch.float64 or geometry.all_finite(product):
         return product
     return torch.einsum(formula, left.double(), right.double())
 
@@ -50,28 +55,31 @@ def finite_product(formula: str, left: Tensor, right: Tensor) -> Tensor:
 def squared_gradients(
     module: nn.Module, calls: Sequence[Call], output_gradients: Sequence[Tensor | None], rotation: Rotation | None
 ) -> dict[str, Tensor]:
-    """`Σ_signals Σ_samples (dθ')²` of a module's `weight` (rotated) and `bias` (as it is).
+    """`Σ_signals Σ_samples (dθ')²` of a module's parameters: the weight rotated, others as they are.
 
     Args:
         output_gradients: for each call, (signals, samples, ...); None where nothing came back.
 
-    A gradient is first summed over the calls and positions of a sample and only then squared. Where every sample has
-    one row in one call, squares factorise, `Σ (g' x'ᵀ)² = (g'²)ᵀ (x'²)`, and no per-sample gradient is ever formed.
+    A gradient is first summed over the calls and positions of a sample and only then squared.
     """
-    used = [(call.input, g) for call, g in zip(calls, output_gradients, strict=True) if g is not None]
-    if not used:
+    called = [(call, g) for call, g in zip(calls, output_gradients, strict=True) if g is not None]
+    if not called:
         return {}
+    if isinstance(module, nn.MultiheadAttention):
+        return _squared_attention(module, called)
+    used = [(call.input, g) for call, g in called]
     if isinstance(module, gradients.Norm):
         return _squared_affine(module, used)
+    by_rows = rotation is None or _rows_are_cheaper(module, used, rotation)
     totals: dict[str, Tensor] = {}
-    for part in _sample_chunks(module, used):
-        chunk = [(geometry.promoted(x[part]), geometry.promoted(g[:, part])) for x, g in used]
-        add(totals, _squared_linear(module, chunk, rotation))
+    for signals, samples in _blocks_of(module, used, by_rows):
+        block = [(geometry.promoted(x[samples]), geometry.promoted(g[signals, samples])) for x, g in used]
+        add(totals, _squared_linear(module, block, rotation, by_rows))
     return totals
 
 
 def _squared_linear(
-    module: nn.Module, used: Sequence[tuple[Tensor, Tensor]], rotation: Rotation | None
+    module: nn.Module, used: Sequence[tuple[Tensor, Tensor]], rotation: Rotation | None, by_rows: bool
 ) -> dict[str, Tensor]:
     weight = geometry.weight_of(module)
     plain = []
@@ -79,31 +87,70 @@ def _squared_linear(
         rows = geometry.output_rows(module, g.flatten(0, 1))
         plain.append(rows.reshape(*g.shape[:2], *rows.shape[1:]))  # (S, B, P, g, m)
     bias = torch.cat(plain, dim=2).sum(2).square().sum((0, 1)).flatten()  # biases are not rotated
-
-    single_row = len(used) == 1 and plain[0].shape[2] == 1
-    by_rows = rotation is not None and (single_row or _rows_are_cheaper(module, used, rotation))
     inputs, outputs = [], []
     for (x, _), rows in zip(used, plain, strict=True):
         inputs.append(_rotated_patch_rows(module, x, rotation if by_rows else None))
         # g' = U2ᵀ g for every row
-        outputs.append(torch.einsum("sbpgm,gmk->sbpgk", rows, rotation.output_basis) if rotation and by_rows else rows)
+        outputs.append(_rotated_rows(rows, rotation.output_matrix) if rotation and by_rows else rows)
     x_rows, g_rows = torch.cat(inputs, dim=1), torch.cat(outputs, dim=2)  # (B, P, g, q), (S, B, P, g, m)
-
-    if single_row:
-        squares = _product_of_squares(g_rows, x_rows)
-        return {"weight": squares.reshape(weight.shape), "bias": bias}
+    if by_rows:
+        return {"weight": sum_of_squares(g_rows, x_rows).reshape(weight.shape), "bias": bias}
+    assert rotation is not None
     products = torch.einsum("sbpgm,bpgq->sbgmq", g_rows, x_rows).reshape(*g_rows.shape[:2], *weight.shape)
-    if rotation is not None and not by_rows:
-        products = rotation.to_rotated(products, batch_dims=2)
-    return {"weight": products.square().sum((0, 1)), "bias": bias}
+    return {"weight": rotation.to_rotated(products, batch_dims=2).square_().sum((0, 1)), "bias": bias}
 
 
-def _product_of_squares(g_rows: Tensor, x_rows: Tensor) -> Tensor:
-    """`(g²)ᵀ (x²)` per group. One may overflow float32 where the product does not: then in float64."""
-    squares = torch.einsum("bgm,bgq->gmq", g_rows.square().sum((0, 2)), x_rows.square().sum(1))
-    if squares.dtype == torch.float64 or torch.isfinite(squares).all():
+def _squared_attention(module: nn.MultiheadAttention, called: Sequence[tuple[Call, Tensor]]) -> dict[str, Tensor]:
+    signals, samples = called[0][1].shape[0], attention.samples_of(module, called[0][1])
+    scores = sum(attention.score_count(module, call) for call, _ in called)
+    numbers = sum(call.numel() for call, _ in called) // samples
+    totals: dict[str, Tensor] = {}
+    each = 3 * scores + 5 * numbers + 2 * module.embed_dim * max(module.embed_dim, module.kdim, module.vdim)
+    for few, part in _blocks(signals, samples, scores + numbers, each, called[0][1].device):
+        rows = attention.projections(module, [(call, g[few]) for call, g in called], part)
+        found = {}
+        for name, (x, g) in rows.items():
+            squares = sum_of_squares(g.unsqueeze(3), x.unsqueeze(2)).squeeze(0)
+            found[name] = squares, g.sum(2).square().sum((0, 1))
+        add(totals, attention.by_attribute(module, found))
+    return totals
+
+
+def sum_of_squares(g_rows: Tensor, x_rows: Tensor) -> Tensor:
+    """`Σ_signals Σ_samples (Σ_positions g xᵀ)²` of rows (S, B, P, g, m) and (B, P, g, q): (g, m, q).
+
+    In the cheapest of two ways, and in float64 where float32 overflows, as a square may although the product does not.
+    """
+    signals, _, positions, _, _ = g_rows.shape
+    way = _squares_of_pairs if _pairs_are_cheaper(signals, positions, x_rows.shape[-1]) else _squares_of_products
+    squares = way(g_rows, x_rows)
+    if squares.dtype == torch.float64 or geometry.all_finite(squares):
         return squares
-    return _product_of_squares(g_rows.double(), x_rows.double())
+    return way(g_rows.double(), x_rows.double())
+
+
+def _squares_of_products(g_rows: Tensor, x_rows: Tensor) -> Tensor:
+    """As it is written: a gradient for every signal and sample. Cost: S·B·P·m·q."""
+    return torch.einsum("sbpgm,bpgq->sbgmq", g_rows, x_rows).square_().sum((0, 1))
+
+
+def _squares_of_pairs(g_rows: Tensor, x_rows: Tensor) -> Tensor:
+    """`Σ_samples Σ_{p,t} (Σ_signals g_p g_t) (x_p x_t)`: the square written out as pairs of positions.
+
+    Signals are summed up before the inputs are met, so that no gradient is ever formed. With one position it is
+    `(g²)ᵀ (x²)`. Cost: B·P²·m·(S + q). Rounding may leave a small negative number where the true one is zero.
+    """
+    if g_rows.shape[2] == 1:
+        outputs, inputs = g_rows.square().sum(0), x_rows.square()
+    else:
+        outputs = torch.einsum("sbpgm,sbtgm->bptgm", g_rows, g_rows).flatten(1, 2)
+        inputs = torch.einsum("bpgq,btgq->bptgq", x_rows, x_rows).flatten(1, 2)
+    return torch.einsum("bpgm,bpgq->gmq", outputs, inputs).clamp_(min=0)
+
+
+def _pairs_are_cheaper(signals: int, positions: int, inputs: int) -> bool:
+    """Than products, by multiplications; q is what `inputs` says."""
+    return positions == 1 or positions * (signals + inputs) < signals * inputs
 
 
 def _rotated_patch_rows(module: nn.Module, x: Tensor, rotation: Rotation | None) -> Tensor:
@@ -111,41 +158,72 @@ def _rotated_patch_rows(module: nn.Module, x: Tensor, rotation: Rotation | None)
     if rotation is None:
         return geometry.patch_rows(module, x)
     if rotation.mixes_positions(geometry.weight_of(module)):
-        return torch.einsum("bpgq,gqs->bpgs", geometry.patch_rows(module, x), rotation.input_basis)
+        return _rotated_rows(geometry.patch_rows(module, x), rotation.input_matrix)
     # Channels may be rotated before padding and unfolding: both act on each channel alike.
-    return geometry.patch_rows(module, geometry.rotate_positions(module, x, rotation.input_basis.mT))
+    return geometry.patch_rows(module, geometry.rotate_positions(module, x, rotation.input_matrix.mT))
+
+
+def _rotated_rows(rows: Tensor, matrix: Matrix) -> Tensor:
+    """`Uᵀ r` for every row r of every group: rows (..., g, d)."""
+    flat = rows.reshape(-1, *rows.shape[-2:]).transpose(0, 1)  # (g, rows, d)
+    return apply_to_rows(flat, matrix).transpose(0, 1).reshape(rows.shape)
 
 
 def _rows_are_cheaper(module: nn.Module, used: Sequence[tuple[Tensor, Tensor]], rotation: Rotation) -> bool:
-    """Multiplications per sample: rotating its rows, or rotating its gradient."""
+    """Multiplications per sample: rotating its rows before they are squared, or rotating its gradients."""
     m, q = rotation.output_basis.shape[-1], rotation.input_basis.shape[-1]
-    signals = used[0][1].shape[0]
+    signals, positions = used[0][1].shape[0], _positions(module, used)
     patch = rotation.mixes_positions(geometry.weight_of(module))
     r = 1 if patch else geometry.kernel_positions(module)
-    rows = 0
-    for x, g in used:
-        p_out = geometry.positions(module, g[0])
-        p_in = p_out if patch else geometry.positions(module, x)
-        rows += p_in * q * q + signals * p_out * m * m
-    return rows <= signals * m * q * r * (m + q)
+    products = squares = signals * positions * m * q * r
+    if _pairs_are_cheaper(signals, positions, q * r):
+        squares = positions**2 * m * (signals + q * r)
+    rows_in = positions if patch else sum(geometry.positions(module, x) for x, _ in used)
+    one_input, one_output = cost_of_a_row(rotation.input_matrix), cost_of_a_row(rotation.output_matrix)
+    by_rows = rows_in * one_input + signals * positions * one_output + squares
+    return positions == 1 or by_rows <= products + signals * r * (m * one_input + q * one_output)
 
 
-def _sample_chunks(module: nn.Module, used: Sequence[tuple[Tensor, Tensor]]) -> Iterator[slice]:
-    """Slices of samples whose patches and per-sample gradients stay near `gradients.CHUNK_BYTES`."""
-    weight = geometry.weight_of(module)
+def _positions(module: nn.Module, used: Sequence[tuple[Tensor, Tensor]]) -> int:
+    """Of the outputs of all calls together, per sample."""
+    return sum(geometry.positions(module, g[0]) for _, g in used)
+
+
+def _blocks_of(
+    module: nn.Module, used: Sequence[tuple[Tensor, Tensor]], by_rows: bool
+) -> Iterator[tuple[slice, slice]]:
+    """Blocks whose patches, pairs or per-sample gradients stay within the budget."""
+    weight, groups = geometry.weight_of(module), geometry.groups(module)
     signals, samples = used[0][1].shape[:2]
-    rows = sum(geometry.positions(module, g[0]) for _, g in used)
-    width = weight.shape[1] * geometry.kernel_positions(module) * geometry.groups(module)
-    single_row = rows == 1
-    elements = rows * (width + signals * weight.shape[0]) + (0 if single_row else 2 * signals * weight.numel())
-    size = max(1, gradients.CHUNK_BYTES // (elements * 4))
-    for start in range(0, samples, size):
-        yield slice(start, min(start + size, samples))
+    positions, inputs = _positions(module, used), weight.shape[1] * geometry.kernel_positions(module)
+    each_sample, each_signal = positions * inputs * groups, positions * weight.shape[0]
+    if by_rows and _pairs_are_cheaper(signals, positions, inputs):
+        each_sample += positions**2 * (weight.shape[0] + inputs * groups)
+    else:
+        each_signal += 2 * weight.numel()
+    return _blocks(signals, samples, each_sample, each_signal, weight.device)
+
+
+def _blocks(
+    signals: int, samples: int, each_sample: int, each_signal: int, device: torch.device
+) -> Iterator[tuple[slice, slice]]:
+    """Slices of signals and of samples that stay near the device's budget; all signals of a sample if they may.
+
+    Args:
+        each_sample, each_signal: numbers in memory for a sample, and for every signal of a sample.
+    """
+    allowed = gradients.CHUNK_BYTES if device.type != "cpu" else min(gradients.CHUNK_BYTES, CPU_CHUNK_BYTES)
+    budget = allowed // 4
+    few = min(signals, max(1, (budget - each_sample) // each_signal))
+    part = max(1, budget // (each_sample + few * each_signal))
+    for start in range(0, samples, part):
+        for first in range(0, signals, few):
+            yield slice(first, min(first + few, signals)), slice(start, min(start + part, samples))
 
 
 def _squared_affine(module: nn.Module, used: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     totals: dict[str, Tensor] = {}
-    calls = [Call(x, None) for x, _ in used]
+    calls = [Call((x,)) for x, _ in used]
     for signal in range(used[0][1].shape[0]):
         per_sample = gradients.closed_form(module, calls, [g[signal] for _, g in used])
         add(totals, {name: value.square().sum(0) for name, value in per_sample.items()})

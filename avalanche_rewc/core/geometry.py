@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avalanche_rewc.core.reflections import Reflections
+
 ConvNd = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 Rotatable = (nn.Linear, *ConvNd)
 
@@ -118,17 +120,24 @@ def apply(module: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> 
     return F.linear(x, weight, bias)
 
 
-def rotate_positions(module: nn.Module, x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`kernel @ x + bias` at every position; kernel (g, c, c). Shape and layout of x are kept.
+def rotate_positions(module: nn.Module, x: Tensor, matrix: Tensor | Reflections, bias: Tensor | None = None) -> Tensor:
+    """`matrix @ x + bias` at every position; matrix (g, c, c). Shape and layout of x are kept.
 
-    Cost: positions · g · c². For convolutions this is a grouped 1×1 convolution.
+    Cost: positions · g · c², or positions · g · 2·c·k for k reflections.
     """
+    if isinstance(matrix, Tensor):
+        return _at_positions(module, x, matrix, bias)
+    return x + _at_positions(module, _at_positions(module, x, matrix.right, None), matrix.left, bias)
+
+
+def _at_positions(module: nn.Module, x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """The same with a matrix (g, c_out, c_in). For convolutions this is a grouped 1×1 convolution."""
     if not is_conv(module):
-        return F.linear(x, kernel[0], bias)
+        return F.linear(x, matrix[0], bias)
     dims = spatial_dims(module)
-    weight = kernel.reshape(-1, kernel.shape[2], *[1] * dims)
+    weight = matrix.reshape(-1, matrix.shape[2], *[1] * dims)
     conv = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[dims]
-    return conv(x, weight, bias, groups=kernel.shape[0])
+    return conv(x, weight, bias, groups=matrix.shape[0])
 
 
 def is_batched(module: nn.Module, x: Tensor) -> bool:
@@ -150,6 +159,11 @@ def positions(module: nn.Module, x: Tensor) -> int:
 def kernel_positions(module: nn.Module) -> int:
     """K: 9 for a 3×3 kernel, 1 for Linear."""
     return math.prod(module.kernel_size) if isinstance(module, ConvNd) else 1
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether there is no NaN or infinity in it. A finite sum says so in one reading."""
+    return bool(x.sum().isfinite()) or bool(x.isfinite().all())
 
 
 def promoted(x: Tensor) -> Tensor:

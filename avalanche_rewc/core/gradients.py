@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from avalanche_rewc.core import geometry
+from avalanche_rewc.core import attention, geometry
 from avalanche_rewc.core.capture import Call
 
 Norm = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -23,21 +23,23 @@ CHUNK_BYTES = 256 * 2**20
 
 def has_closed_form(module: nn.Module) -> bool:
     """Whether per-sample gradients of this module's own parameters may follow from its input and output gradient."""
-    return geometry.is_rotatable(module) or isinstance(module, Norm)
+    return geometry.is_rotatable(module) or isinstance(module, Norm) or attention.is_plain(module)
 
 
 def closed_form(
     module: nn.Module, calls: Sequence[Call], output_gradients: Sequence[Tensor | None]
 ) -> dict[str, Tensor]:
-    """Per-sample gradients (B, *shape) of a module's `weight` and `bias`, summed over its calls and positions.
+    """Per-sample gradients (B, *shape) of a module's parameters, summed over its calls and positions.
 
     Linear, ConvNd:  dW_b = Σ_positions g_b x_bᵀ      db_b = Σ_positions g_b
     norms:           dw_b = Σ_positions g_b ⊙ x̂_b     db_b = Σ_positions g_b     (x̂: the normalised input)
+    attention:       as Linear, for each of its projections
     """
     gradients: dict[str, Tensor] = {}
-    for call, output_gradient in zip(calls, output_gradients, strict=True):
-        if output_gradient is None:
-            continue
+    used = [(call, g) for call, g in zip(calls, output_gradients, strict=True) if g is not None]
+    if isinstance(module, nn.MultiheadAttention):
+        return _projected(module, used) if used else {}
+    for call, output_gradient in used:
         x, g = geometry.promoted(call.input), geometry.promoted(output_gradient)
         for name, value in (_affine if isinstance(module, Norm) else _linear)(module, x, g).items():
             gradients[name] = gradients[name] + value if name in gradients else value
@@ -48,6 +50,12 @@ def _linear(module: nn.Module, x: Tensor, g: Tensor) -> dict[str, Tensor]:
     rows, weight = geometry.output_rows(module, g), geometry.weight_of(module)
     products = torch.einsum("bpgm,bpgq->bgmq", rows, geometry.patch_rows(module, x))
     return {"weight": products.reshape(-1, *weight.shape), "bias": rows.sum(1).flatten(1)}
+
+
+def _projected(module: nn.MultiheadAttention, used: Sequence[tuple[Call, Tensor]]) -> dict[str, Tensor]:
+    rows = attention.projections(module, [(call, g.unsqueeze(0)) for call, g in used])
+    found = {name: (torch.einsum("bpm,bpn->bmn", g[0], x), g[0].sum(1)) for name, (x, g) in rows.items()}
+    return attention.by_attribute(module, found)
 
 
 def _affine(module: nn.Module, x: Tensor, g: Tensor) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ class Memory:
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain containers, which `torch.load(weights_only=True)` accepts. Tensors are not copied."""
         return {
-            "rotations": {name: [r.input_basis, r.output_basis] for name, r in self.rotations.items()},
+            "rotations": {name: [r.input_basis, r.output_basis, r.rank] for name, r in self.rotations.items()},
             "importances": dict(self.importances),
             "anchors": dict(self.anchors),
             "positions": {name: list(pair) for name, pair in self.positions.items()},
@@ -53,7 +53,7 @@ class Memory:
     def from_state_dict(cls, state: dict[str, Any]) -> Memory:
         """The inverse of `state_dict`."""
         return cls(
-            rotations={name: Rotation(*pair) for name, pair in state["rotations"].items()},
+            rotations={name: Rotation(*parts) for name, parts in state["rotations"].items()},
             importances=dict(state["importances"]),
             anchors=dict(state["anchors"]),
             positions={name: (pair[0], pair[1]) for name, pair in state["positions"].items()},

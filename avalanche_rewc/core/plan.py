@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from avalanche_rewc.core import geometry
 from avalanche_rewc.core.capture import Record, capture
+from avalanche_rewc.core.copies import forward_with_copies, may_be_copied
 from avalanche_rewc.core.gradients import closed_form, has_closed_form
 from avalanche_rewc.core.selection import LayerChoice, select_layers
 
@@ -46,12 +47,14 @@ class Plan:
     rotated: layers to rotate, by module name.
     watched: modules whose calls are recorded, by module name.
     closed: parameters whose Fisher comes from the records, as (module name, attribute) by parameter name.
+    copied: parameters of which every sample is given a copy.
     general: parameters whose Fisher comes from `torch.func`.
     """
 
     rotated: dict[str, nn.Module] = field(default_factory=dict)
     watched: dict[str, nn.Module] = field(default_factory=dict)
     closed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    copied: list[str] = field(default_factory=list)
     general: list[str] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
 
@@ -97,6 +100,8 @@ def make_plan(model: nn.Module, args: tuple[Any, ...], layers: LayerChoice) -> P
             agreement = evidence.agreement(name, module_name, attribute) if known else "none"
             if agreement == "samples":
                 plan.closed[name] = (module_name, attribute)
+            elif not tied and (reader := evidence.reader(name)):
+                plan.closed[name] = reader
             else:
                 plan.general.append(name)
             if attribute == "weight" and module_name in selected:
@@ -106,6 +111,8 @@ def make_plan(model: nn.Module, args: tuple[Any, ...], layers: LayerChoice) -> P
             if not note and evidence.unused(name):
                 note = "not used by this experience"
         plan.entries.append(Entry(name, layer, tuple(parameter.shape), treatment, note))
+    plan.copied = _probe_copies(model, args, [n for n in plan.general if may_be_copied(parameters[n])], evidence)
+    plan.general = [name for name in plan.general if name not in plan.copied]
     needed = {module_name for module_name, _ in plan.closed.values()} | set(plan.rotated)
     plan.watched = {name: module for name, module in watched.items() if name in needed}
     return plan
@@ -128,7 +135,8 @@ class _Evidence:
     record: Record
     closed: Mapping[str, Mapping[str, Tensor]]
     reference: Mapping[str, Tensor]
-    precision: torch.dtype
+    logits: Tensor
+    signal: Tensor
 
     def unused(self, name: str) -> bool:
         return name not in self.reference
@@ -142,8 +150,21 @@ class _Evidence:
             return "samples"  # what is not finite is found and named by the estimation
         return "total" if self._same(ours.sum(0), reference.sum(0)) else "none"
 
+    def confirms(self, name: str, gradients: Tensor) -> bool:
+        """Whether these are the parameter's gradients (B, *shape), sample by sample."""
+        return name in self.reference and self._same(_fingerprint(gradients), self.reference[name])
+
+    def reader(self, name: str) -> tuple[str, str] | None:
+        """The module that reads this parameter of a part of its own, as attention does, if it is right about it."""
+        for module_name, attributes in self.closed.items():
+            for attribute in attributes:
+                own = parameter_name(module_name, attribute) == name
+                if own and self.agreement(name, module_name, attribute) == "samples":
+                    return module_name, attribute
+        return None
+
     def _same(self, ours: Tensor, reference: Tensor) -> bool:
-        return _close(ours, reference, self.precision)
+        return _close(ours, reference, self.logits.dtype)
 
 
 def _probe(
@@ -176,7 +197,27 @@ def _probe(
             if gradient is not None:
                 per_sample.setdefault(name, []).append(_fingerprint(gradient.unsqueeze(0)))
     reference = {name: torch.cat(prints) for name, prints in per_sample.items()}
-    return _Evidence(record, closed, reference, logits.dtype)
+    return _Evidence(record, closed, reference, logits, signal)
+
+
+def _probe_copies(model: nn.Module, args: tuple[Any, ...], names: list[str], evidence: _Evidence) -> list[str]:
+    """Those that every sample may have a copy of: the logits stay, and the copies' gradients are the samples' own."""
+    args = tuple(a[:PROBE_SAMPLES] if isinstance(a, Tensor) else a for a in args)
+    if len(evidence.logits) < 2:  # a copy for one sample proves nothing
+        return []
+    found = []
+    for name in names:
+        record = Record()
+        try:
+            logits = forward_with_copies(model, args, [name], record)
+        except Exception:  # any of the model's own, where the copies are in its way
+            continue
+        if logits.shape != evidence.logits.shape or not _same_logits(logits, evidence.logits):
+            continue
+        [gradient] = record.output_gradients(logits, evidence.signal)[name]
+        if gradient is not None and evidence.confirms(name, gradient.unsqueeze(1)):
+            found.append(name)
+    return found
 
 
 def _fingerprint(gradients: Tensor) -> Tensor:
@@ -189,7 +230,7 @@ def _fingerprint(gradients: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     left = torch.randn(2, matrices.shape[1], generator=generator).to(matrices)
     right = torch.randn(matrices.shape[2], 2, generator=generator).to(matrices)
-    return torch.einsum("km,bmn,nk->bk", left, matrices, right).double()
+    return ((matrices @ right) * left.mT).sum(1).double()
 
 
 def _check_logits(logits: Any) -> None:

@@ -10,7 +10,8 @@ positions, m outputs, q inputs and K kernel positions the multiplications are
     input side:    B · P_in · q²    (activations)     m · q² · K    (weight)
     output side:   B · P_out · m²   (activations)     m² · q · K    (weight)
 
-in the forward pass, and as many again in the backward pass, but for the input side of a layer whose input needs no
+in the forward pass (with a rank of k, 2·k in place of one factor q or m of a square), and as many again in the backward
+pass, but for the input side of a layer whose input needs no
 gradient, such as the first one. So a side goes to the activations if there are fewer of them than there are rows of the
 weight on that side, and the input side of a first layer if there are fewer than twice as many.
 """
@@ -26,7 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_rewc.core import geometry
-from avalanche_rewc.core.rotation import Rotation
+from avalanche_rewc.core.reflections import Reflections
+from avalanche_rewc.core.rotation import Matrix, Rotation
 
 _STATE = "_rewc_rotation"
 _PLAIN_FORWARDS = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward)
@@ -38,11 +40,11 @@ ON_WEIGHTS: Rows = (float("inf"), float("inf"))
 class _State:
     rotation: Rotation
     plain_class: type[nn.Module]
-    input_kernel: Tensor | None
+    input_kernel: Matrix | None
     """`U1ᵀ` if the input side acts on the activations."""
-    first_kernel: Tensor | None
+    first_kernel: Matrix | None
     """The same for inputs that need no gradient."""
-    output_kernel: Tensor | None
+    output_kernel: Matrix | None
     """`U2` if the output side acts on the activations."""
 
 
@@ -66,11 +68,15 @@ def rotate_layer(module: nn.Module, rotation: Rotation, rows: Rows = ON_WEIGHTS,
     with torch.no_grad():
         weight.copy_(rotation.to_rotated(weight) if known is None else known)
     on_input, on_first, on_output = _activation_sides(module, rotation, rows)
-    kernel = rotation.input_basis.mT.contiguous() if on_first else None
+    kernel = _contiguous(rotation.input_matrix.mT) if on_first else None
     module.__dict__[_STATE] = _State(
-        rotation, type(module), kernel if on_input else None, kernel, rotation.output_basis if on_output else None
+        rotation, type(module), kernel if on_input else None, kernel, rotation.output_matrix if on_output else None
     )
     module.__class__ = _rotated_class(type(module))  # type: ignore[arg-type]
+
+
+def _contiguous(matrix: Matrix) -> Matrix:
+    return matrix.contiguous() if isinstance(matrix, Tensor) else Reflections(*(part.contiguous() for part in matrix))
 
 
 def merge_layer(module: nn.Module) -> Tensor:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from avalanche_rewc.core import geometry
+from avalanche_rewc.core.reflections import Reflections, find_reflections, leading_basis
+
+Matrix = Tensor | Reflections
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,7 @@ class Rotation:
         input_basis: `U1`, eigenvectors in the columns, shape (g, q, q). q is the number of inputs per group
             (Linear, and "channel" convolutions), or inputs · kernel positions ("patch" convolutions).
         output_basis: `U2`, shape (g, m, m), m outputs per group.
+        rank: how many columns of each basis were asked for; the others are near the original axes. None: all.
 
     The weight (g·m, n, *kernel) is seen as (g, m, q, r): r kernel positions share one channel basis, r = 1 otherwise.
     The rotated weight keeps the weight's shape, so importances, anchors and optimizer state do too. Bases are float32
@@ -26,18 +31,36 @@ class Rotation:
 
     input_basis: Tensor
     output_basis: Tensor
+    rank: int | None = None
+
+    def leading(self, rank: int | None) -> Rotation:
+        """Only the first `rank` columns of each basis, which are then cheap to apply. See `leading_basis`."""
+        return Rotation(leading_basis(self.input_basis, rank), leading_basis(self.output_basis, rank), rank)
+
+    @cached_property
+    def input_matrix(self) -> Matrix:
+        """`U1` in its cheapest form."""
+        return find_reflections(self.input_basis, self.rank) or self.input_basis
+
+    @cached_property
+    def output_matrix(self) -> Matrix:
+        """`U2` in its cheapest form."""
+        return find_reflections(self.output_basis, self.rank) or self.output_basis
 
     def to_rotated(self, weight: Tensor, batch_dims: int = 0) -> Tensor:
-        """`W' = U2ᵀ W U1`, also for a batch of weights or gradients. Cost: m·q·r·(m+q) multiplications per group."""
-        return self._product(self.output_basis.mT, weight, self.input_basis, batch_dims)
+        """`W' = U2ᵀ W U1`, also for a batch of weights or gradients.
+
+        Cost: m·q·r·(m+q) multiplications per group, m·q·r·4·rank with a rank.
+        """
+        return self._product(self.output_matrix.mT, weight, self.input_matrix, batch_dims)
 
     def to_original(self, rotated_weight: Tensor, *, input_side: bool = True, output_side: bool = True) -> Tensor:
         """`W = U2 W' U1ᵀ`, the inverse of `to_rotated` since both bases are orthogonal; or one side of it only."""
-        left = self.output_basis if output_side else None
-        right = self.input_basis.mT if input_side else None
+        left = self.output_matrix if output_side else None
+        right = self.input_matrix.mT if input_side else None
         return self._product(left, rotated_weight, right, 0)
 
-    def _product(self, left: Tensor | None, weight: Tensor, right: Tensor | None, batch_dims: int) -> Tensor:
+    def _product(self, left: Matrix | None, weight: Tensor, right: Matrix | None, batch_dims: int) -> Tensor:
         """`left @ W @ right` for each group and kernel position; left (g, m, m), right (g, q, q), None for identity."""
         shape, dtype = weight.shape, weight.dtype
         groups, outputs, inputs = *self.output_basis.shape[:2], self.input_basis.shape[1]
@@ -45,11 +68,13 @@ class Rotation:
         # Weights must not lose precision to a surrounding autocast.
         with torch.autocast(weight.device.type, enabled=False):
             if left is not None:
-                stack = (left @ stack.flatten(-2)).view_as(stack)
+                columns = stack.flatten(-2)
+                columns = left @ columns if isinstance(left, Tensor) else left.times(columns)
+                stack = columns.view_as(stack)
             if right is not None:
                 # Kernel positions as rows: one large product, not one of a few columns for each output. And back: a
                 # kernel in any other order of memory would make a convolution copy its activations into that order.
-                rows = stack.transpose(-1, -2).flatten(-3, -2) @ right
+                rows = apply_to_rows(stack.transpose(-1, -2).flatten(-3, -2), right)
                 stack = rows.view(*stack.shape[:-2], -1, inputs).transpose(-1, -2)
             return stack.reshape(shape).contiguous().to(dtype)
 
@@ -59,12 +84,28 @@ class Rotation:
 
     def extended(self, outputs: int, inputs: int) -> Rotation:
         """The same rotation for a layer that has grown: identity for the rows and columns that are new."""
-        return Rotation(_extend(self.input_basis, inputs), _extend(self.output_basis, outputs))
+        return replace(
+            self, input_basis=_extend(self.input_basis, inputs), output_basis=_extend(self.output_basis, outputs)
+        )
 
     def to(self, like: Tensor) -> Rotation:
         """On the device of a weight and in its precision, at least float32."""
         device, dtype = like.device, geometry.promoted_type(like.dtype)
-        return Rotation(self.input_basis.to(device, dtype), self.output_basis.to(device, dtype))
+        input_basis, output_basis = self.input_basis.to(device, dtype), self.output_basis.to(device, dtype)
+        if input_basis is self.input_basis and output_basis is self.output_basis:
+            return self  # with the forms that were found
+        return replace(self, input_basis=input_basis, output_basis=output_basis)
+
+
+def apply_to_rows(rows: Tensor, matrix: Matrix) -> Tensor:
+    """`rows @ matrix` for rows (..., g, r, d)."""
+    return rows @ matrix if isinstance(matrix, Tensor) else matrix.after(rows)
+
+
+def cost_of_a_row(matrix: Matrix) -> int:
+    """Multiplications for the product of one row with it: d², or 2·d·k for k reflections."""
+    parts = (matrix,) if isinstance(matrix, Tensor) else matrix
+    return sum(part.shape[-2] * part.shape[-1] for part in parts)
 
 
 def between(source: Rotation | None, target: Rotation | None) -> Rotation | None:

@@ -5,7 +5,9 @@ vector for every sample, and the Fisher is the mean over samples of the sum over
 
     sampled     one signal,  e_c − p         with c drawn from p        (the paper; unbiased, noisy)
     empirical   one signal,  e_y − p         with y the data's label
-    exact       ≤ C signals, √p_c (e_c − p)  for every class c          (the expectation itself)
+    exact       C signals,   √p_c (e_c − p)  for every class c          (the expectation itself)
+
+Sums of squares do not change when the signals of a sample are mixed orthogonally, so fewer than C do for the last one.
 """
 
 from __future__ import annotations
@@ -55,19 +57,29 @@ def label_signal(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def exact_signals(logits: Tensor) -> Tensor:
-    """`√p_c (e_c − p)` for a sample's most probable classes, shape (≤ C, B, C), the most probable class first.
+    """Signals (< C, B, C) with the outer products of all `√p_c (e_c − p)`, the most probable classes first.
 
-    Their squares `p_c · (1 − 2 p_c + Σ p²)` add up to the trace `Σ_c p_c (1 − p_c)`. A trained network gives most
-    classes next to no probability; as many as hold less than `NEGLIGIBLE` of the batch's trace together are left out,
-    and with them their backward passes.
+    With `r = √p`, those C signals are the rows of `(1 − r rᵀ) diag(r)`, which has rank C − 1, and any orthonormal basis
+    of what is perpendicular to r may stand in the projection's place: sums of squares stay. The reflection that takes r
+    to the most probable class t has one in its other rows, and gives for every other class c
+
+        √p_c (e_c − √p_t e_t − Σ_{j≠t} p_j e_j / (1 + √p_t))
+
+    Their squares add up to the trace `Σ_c p_c (1 − p_c)`. A trained network gives most classes next to no probability;
+    as many as hold less than `NEGLIGIBLE` of the batch's trace together are left out, and with them their backward
+    passes. (Eigenvectors in place of that basis would save no more: eigenvalues lie between the probabilities.)
     """
     probabilities, classes = logits.detach().softmax(-1).sort(dim=-1, descending=True)  # (B, C)
-    squares = probabilities * (1 - 2 * probabilities + probabilities.square().sum(-1, keepdim=True))
+    if probabilities.shape[-1] == 1:
+        return torch.zeros_like(probabilities).unsqueeze(0)
+    top, others = probabilities[:, :1], probabilities[:, 1:]
+    shared = others / (1 + top.sqrt())
+    squares = others * (1 - 2 * shared + top + shared.square().sum(-1, keepdim=True))
     shares = squares.double().sum(0)
     left_out = shares.flip(0).cumsum(0).flip(0)  # by keeping fewer than so many
     kept = max(1, int((left_out > NEGLIGIBLE * shares.sum()).sum()))
-    roots = probabilities[:, :kept].sqrt().T.unsqueeze(-1)  # (S, B, 1)
-    sorted_signals = -roots * probabilities
+    roots = others[:, :kept].sqrt().T.unsqueeze(-1)  # (S, B, 1)
+    sorted_signals = -roots * torch.cat([top.sqrt(), shared], -1)
     rank = torch.arange(kept, device=logits.device)
-    sorted_signals[rank, :, rank] += roots.squeeze(-1)
+    sorted_signals[rank, :, rank + 1] += roots.squeeze(-1)
     return torch.zeros_like(sorted_signals).scatter_(-1, classes.expand_as(sorted_signals), sorted_signals)

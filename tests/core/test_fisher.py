@@ -98,6 +98,63 @@ def test_rows_or_gradients_may_be_rotated(conv_basis, by_rows, monkeypatch):
     assert_close(memory.importances["conv.weight"], expected["conv.weight"], case, "conv.weight")
 
 
+@pytest.mark.parametrize("name", ["conv2d-groups", "tokens", "shared", "torch-attention"])
+@pytest.mark.parametrize("pairs", [True, False])
+def test_squares_of_pairs_or_of_products(name, pairs, monkeypatch):
+    """As above: a matter of cost."""
+    monkeypatch.setattr(maths, "_pairs_are_cheaper", lambda *_: pairs)
+    case = CASES[name]
+    model, x = case.model(), case.inputs()
+    memory = consolidate(model, batches_of(x), layers="all", fisher="exact")
+    expected = oracle.diagonal_fisher(oracle.score_rows(model, x, "exact"), memory.rotations)
+    for parameter, importance in memory.importances.items():
+        assert_close(importance, expected[parameter], case, parameter)
+        assert (importance >= 0).all()
+
+
+def test_pairs_where_they_are_cheaper():
+    """With many signals and few positions; by a factor of hundreds in the last layers of a convolutional network."""
+    assert maths._pairs_are_cheaper(100, 4, 2304)
+    assert not maths._pairs_are_cheaper(1, 4, 2304)
+    assert not maths._pairs_are_cheaper(100, 256, 27)
+    g, x = torch.randn(20, 3, 4, 2, 5), torch.randn(3, 4, 2, 6)
+    torch.testing.assert_close(maths._squares_of_pairs(g, x), maths._squares_of_products(g, x))
+    x[:, 3], g[:] = -x[:, :3].sum(1), g[:, :, :1]  # at every position the same gradient, and inputs that add up to zero
+    assert (maths._squares_of_pairs(g, x) >= 0).all(), "rounding errors around zero"
+
+
+def test_all_signals_of_fewer_samples(monkeypatch):
+    """Where not everything fits, samples are divided first: only then are many signals cheaper than one by one."""
+    seen = []
+    squared = maths.squared_gradients
+    monkeypatch.setattr(
+        maths, "squared_gradients", lambda m, c, g, r: seen.append(g[0].shape[:2]) or squared(m, c, g, r)
+    )
+    model, x = CASES["tokens"].model(), CASES["tokens"].inputs()
+    monkeypatch.setattr(gradients, "CHUNK_BYTES", 5000)  # room for some samples and not for all
+    consolidate(model, batches_of(x, size=7), layers="all", fisher="exact")
+    assert {signals for signals, _ in seen} == {2}
+    assert 1 < max(samples for _, samples in seen) < 7
+
+
+def test_a_sample_s_signals_in_parts(monkeypatch):
+    """What a single sample needs for all of its signals may be more than there is room for."""
+    formed = []
+    way = maths._squares_of_products
+
+    def counted(g, x):
+        formed.append(g.shape[0] * g.shape[1] * g.shape[-1] * x.shape[-1])
+        return way(g, x)
+
+    monkeypatch.setattr(maths, "_pairs_are_cheaper", lambda *_: False)
+    monkeypatch.setattr(maths, "_squares_of_products", counted)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(100, 9))
+    room = 4 * 2 * 40 * 50  # of the first layer's gradients for four signals, and their squares
+    monkeypatch.setattr(gradients, "CHUNK_BYTES", 4 * room)
+    consolidate(model, batches_of(torch.randn(3, 2, 40)), layers="none", fisher="exact")
+    assert 0 < max(formed) <= room / 2
+
+
 @pytest.mark.parametrize("basis", [*BASES.values(), RandomBasis(3)])
 def test_any_basis_gives_its_own_exact_diagonal(basis):
     case = CASES["mlp"]
@@ -263,4 +320,17 @@ def test_classes_without_probability_cost_no_signal():
     assert (left_out >= -1e-12).all()
     assert left_out.sum() <= NEGLIGIBLE * whole.diagonal(dim1=1, dim2=2).sum()
     uniform = exact_signals(torch.zeros(2, 5))
-    assert len(uniform) == 5, "nothing is negligible"
+    assert len(uniform) == 4, "nothing is negligible"
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3, 10])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 5.0])
+def test_one_signal_less_than_classes_is_the_whole_fisher(classes, scale, monkeypatch):
+    monkeypatch.setattr(sys.modules[exact_signals.__module__], "NEGLIGIBLE", 0.0)
+    g = torch.Generator().manual_seed(0)
+    logits = scale * torch.randn(6, classes, generator=g, dtype=torch.float64)
+    p = logits.softmax(-1)
+    signals = exact_signals(logits)
+    assert len(signals) == max(1, classes - 1)
+    whole = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+    torch.testing.assert_close(torch.einsum("sbi,sbj->bij", signals, signals), whole)
