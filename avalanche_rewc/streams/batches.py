@@ -14,14 +14,15 @@ from avalanche.core import SupervisedPlugin
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-Fields = tuple[Tensor, ...]
+from avalanche_rewc.streams.in_tensors import Fields, fields_in_tensors
 
 
 class TensorBatches(SupervisedPlugin, supports_distributed=True):  # type: ignore[misc, call-arg]
     """Makes any strategy read its data by batch. Batches, and the random numbers drawn for them, stay the same.
 
     For streams whose samples are the same each time they are read: digits, MNIST, feature files. Every experience is
-    read once, sample by sample, and kept as tensors. With loader workers nothing is changed: they have their own way.
+    read once, sample by sample where it does not lie in tensors already, and kept as tensors. With loader workers
+    nothing is changed: they have their own way.
 
     Raises:
         ValueError: samples differ from one reading to the next (random transforms).
@@ -89,7 +90,7 @@ def _read(dataset: Any) -> Fields:
             "TensorBatches: a sample is not the same when it is read again; this stream has random transforms. Leave "
             "the plug-in out for it"
         )
-    return tuple(dataset.collate_fn([dataset[i] for i in range(len(dataset))]))
+    return fields_in_tensors(dataset) or tuple(dataset.collate_fn([dataset[i] for i in range(len(dataset))]))
 
 
 def _same(first: Any, second: Any) -> bool:
