@@ -35,8 +35,8 @@ def pictures(count: int) -> TensorClassificationDataset:
     return TensorClassificationDataset(torch.rand(count, 1, 32, 32, generator=generator), torch.arange(count) % 10)
 
 
-def with_avalanche(benchmark: Any, plugins: Callable[[], list[Any]]) -> None:
-    """One epoch of each experience, and an evaluation of the test stream after each."""
+def with_avalanche(benchmark: Any, epochs: int, plugins: Callable[[], list[Any]]) -> None:
+    """So many epochs of each experience, and an evaluation of the test stream after each."""
     torch.manual_seed(0)
     model = LeNet(10)
     strategy = Naive(
@@ -44,7 +44,7 @@ def with_avalanche(benchmark: Any, plugins: Callable[[], list[Any]]) -> None:
         optimizer=torch.optim.Adam(model.parameters()),
         criterion=nn.CrossEntropyLoss(),
         train_mb_size=BATCH,
-        train_epochs=1,
+        train_epochs=epochs,
         eval_mb_size=EVALUATED,
         plugins=plugins(),
         evaluator=EvaluationPlugin(accuracy_metrics(experience=True)),
@@ -54,7 +54,7 @@ def with_avalanche(benchmark: Any, plugins: Callable[[], list[Any]]) -> None:
         strategy.eval(benchmark.test_stream)
 
 
-def with_torch(train: TensorClassificationDataset, test: TensorClassificationDataset) -> None:
+def with_torch(train: TensorClassificationDataset, test: TensorClassificationDataset, epochs: int) -> None:
     """The same in the shortest loop there is."""
     torch.manual_seed(0)
     model = LeNet(10)
@@ -65,7 +65,8 @@ def with_torch(train: TensorClassificationDataset, test: TensorClassificationDat
     for first in (0, 5):
         own = (train.targets >= first) & (train.targets < first + 5)
         x, y = train.inputs[own], train.targets[own]
-        for chosen in torch.randperm(len(x)).split(BATCH):  # type: ignore[no-untyped-call]
+        orders = (torch.randperm(len(x)) for _ in range(epochs))
+        for chosen in (batch for order in orders for batch in order.split(BATCH)):  # type: ignore[no-untyped-call]
             optimizer.zero_grad()
             loss(model(x[chosen]), y[chosen]).backward()
             optimizer.step()
@@ -74,14 +75,15 @@ def with_torch(train: TensorClassificationDataset, test: TensorClassificationDat
             float(sum((model(batch).argmax(1) == labels).sum() for batch, labels in parts))
 
 
-def measure(rounds: int, train: int, test: int) -> dict[str, float]:
-    """Median seconds of an experiment."""
+def measure(rounds: int, train: int, test: int, epochs: int) -> dict[str, Any]:
+    """Seconds of an experiment, by round."""
     sets = pictures(train), pictures(test)
     benchmark = split(Source("MNIST", *sets, [str(c) for c in range(10)]), **SPLIT)
     candidates: dict[str, Callable[[], None]] = {
-        "torch": lambda: with_torch(*sets),
-        "naive": lambda: with_avalanche(benchmark, list),
-        "naive, TensorBatches": lambda: with_avalanche(benchmark, lambda: [TensorBatches()]),
-        "rewc, TensorBatches": lambda: with_avalanche(benchmark, lambda: [REWCPlugin(seed=0), TensorBatches()]),
+        "torch": lambda: with_torch(*sets, epochs),
+        "naive": lambda: with_avalanche(benchmark, epochs, list),
+        "naive, TensorBatches": lambda: with_avalanche(benchmark, epochs, lambda: [TensorBatches()]),
+        "rewc, TensorBatches": lambda: with_avalanche(benchmark, epochs, lambda: [REWCPlugin(seed=0), TensorBatches()]),
     }
-    return interleaved(candidates, 0, at_least=rounds, warm_up=0)
+    seconds = interleaved(candidates, 0, at_least=rounds, warm_up=0)
+    return {"train": train, "test": test, "epochs": epochs, "seconds": seconds}

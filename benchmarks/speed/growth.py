@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from benchmarks.speed.networks import NETWORKS, Network
 from benchmarks.speed.steps import LAMBDA, experiences_of, strategy_of
 from benchmarks.speed.timing import interleaved, now
 
+SAMPLES = (100, 200, 400, 800, 1600)
+
 
 def mlp(width: int, classes: int = 10) -> Network:
     """Two hidden layers, all of a width."""
@@ -28,15 +31,17 @@ def mlp(width: int, classes: int = 10) -> Network:
     )
 
 
-def consolidations(networks: dict[str, tuple[Network, int, Any]], seconds: float) -> dict[str, float]:
-    """Median seconds of consolidations, by name: a network, samples, a kind of Fisher."""
+def consolidations(
+    networks: dict[str, tuple[Network, int, Any]], seconds: float, rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of consolidations by round, by name: a network, samples, a kind of Fisher."""
     candidates: dict[str, Callable[[], object]] = {}
     for name, (network, samples, fisher) in networks.items():
         torch.manual_seed(0)
         model = network.make().eval()
         x, y = network.samples(samples)
         candidates[name] = lambda m=model, x=x, y=y, f=fisher: estimate(m, x, y, torch.Generator().manual_seed(0), f)  # type: ignore[misc]
-    return interleaved(candidates, seconds, at_least=3, at_most=20, warm_up=1)
+    return interleaved(candidates, seconds, at_least=rounds, at_most=30, warm_up=1)
 
 
 def over_experiences(count: int) -> list[float]:
@@ -51,21 +56,21 @@ def over_experiences(count: int) -> list[float]:
     return seconds
 
 
-def measure(seconds: float, widths: tuple[int, ...]) -> dict[str, Any]:
+def measure(seconds: float, widths: tuple[int, ...], experiences: int, rounds: int) -> dict[str, Any]:
     """Everything, in seconds."""
     by_width: dict[str, dict[str, float]] = {}
     for width in widths:
         factor = torch.rand(width, width)
         factor = (factor @ factor.T).unsqueeze(0)
-        whole = consolidations({"whole": (mlp(width), 200, "sampled")}, seconds / 4)["whole"]
+        whole = median(consolidations({"whole": (mlp(width), 200, "sampled")}, seconds / 4, 3)["whole"])
         alone = interleaved({"eigh": lambda f=factor: eigenvectors(f)}, seconds / 4, at_least=2, warm_up=1)["eigh"]  # type: ignore[misc]
-        by_width[str(width)] = {"consolidation": whole, "four eigendecompositions": 4 * alone}
-    samples = {str(n): (NETWORKS["lenet"], n, "sampled") for n in (100, 200, 400, 800)}
+        by_width[str(width)] = {"consolidation": whole, "four eigendecompositions": 4 * median(alone)}
+    samples = {str(n): (NETWORKS["lenet"], n, "sampled") for n in SAMPLES}
     classes: dict[str, tuple[Network, int, Any]] = {"sampled": (mlp(256, 200), 200, "sampled")}
     classes |= {str(c): (mlp(256, c), 200, "exact") for c in (10, 50, 200)}
     return {
-        "experiences": over_experiences(50),
+        "experiences": over_experiences(experiences),
         "widths": by_width,
-        "samples": consolidations(samples, seconds),
-        "classes": consolidations(classes, seconds),
+        "samples": consolidations(samples, 2 * seconds, rounds),
+        "classes": consolidations(classes, seconds, rounds),
     }

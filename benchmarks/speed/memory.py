@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
 from avalanche.training import EWC
 from avalanche.training.plugins import EWCPlugin
-from torch import Tensor, nn
+from torch import Tensor
+from tqdm import tqdm
 
 from avalanche_rewc import REWC, REWCPlugin
-from avalanche_rewc.core import Memory
+from avalanche_rewc.core import FisherKind, Memory
 from avalanche_rewc.models import VGG16GlobalPool
 from benchmarks.speed.consolidation import estimate
-from benchmarks.speed.networks import NETWORKS
+from benchmarks.speed.networks import NETWORKS, Network
 from benchmarks.speed.steps import LAMBDA, experiences_of, strategy_of
 
 
@@ -65,29 +70,59 @@ def over_experiences(name: str, count: int) -> dict[str, list[float]]:
     return found
 
 
-def peaks(counts: Sequence[int], pixels: int) -> dict[str, Any]:
-    """GiB above what the process had with model and samples, while VGG-16 is consolidated from more and more of them.
+AT_224 = {
+    "vgg16-224": Network(
+        "VGG-16 at 224 px",
+        lambda: VGG16GlobalPool(None, initial_out_features=5),
+        (3, 224, 224),
+        classes=5,  # the exact Fisher sends one signal back for each, few at once: more take longer, not more memory
+        batch_size=16,
+    )
+}
 
-    Right only in a process that has needed no more before: a peak does not fall.
+
+def peak_of(network: str, fisher: FisherKind, samples: int) -> dict[str, Any]:
+    """GiB that a consolidation takes above what the process had with model and samples, and those of the model.
+
+    In a process of its own, since a peak does not fall.
     """
+    alone = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    with alone:
+        above, model = alone.submit(_above, network, fisher, samples, torch.get_num_threads()).result()
+    return {"network": network, "fisher": fisher, "samples": samples, "GiB": above / 2**30, "model GiB": model / 2**30}
+
+
+def _above(name: str, fisher: FisherKind, samples: int, threads: int) -> tuple[int, int]:
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
-    model: nn.Module = VGG16GlobalPool(None, initial_out_features=40).eval()
-    x, y = torch.randn(max(counts), 3, pixels, pixels), torch.arange(max(counts)) % 40
+    network = (NETWORKS | AT_224)[name]
+    model = network.make().eval()
+    x, y = network.samples(samples)
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak so far, which imports made, is forgotten
     before = _peak()
-    found = {}
-    for count in sorted(counts):
-        estimate(model, x[:count], y[:count], torch.Generator().manual_seed(0), "sampled")
-        found[str(count)] = (_peak() - before) / 2**30
-    return {"pixels": pixels, "GiB": found, "model GiB": size(model.parameters()) / 2**30}
+    estimate(model, x, y, torch.Generator().manual_seed(0), fisher)
+    return _peak() - before, size(model.parameters())
 
 
 def _peak() -> int:
+    """Bytes. Linux: of this program; `getrusage` begins with the peak of the process that started it."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        return 1024 * next(int(line.split()[1]) for line in status.read_text().splitlines() if "VmHWM" in line)
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def measure(samples: Sequence[int], pixels: int, experiences: int) -> dict[str, Any]:
-    """The peaks first, see `peaks`."""
+def measure(vgg16: Mapping[FisherKind, Sequence[int]], experiences: int) -> dict[str, Any]:
+    """Peaks and stored bytes.
+
+    Args:
+        vgg16: samples of VGG-16 at 224 px, by the kind of Fisher.
+    """
+    cases: list[tuple[str, FisherKind, int]] = [("vgg16-224", f, n) for f, counts in vgg16.items() for n in counts]
+    for name in ("lenet", "mlp-128"):
+        cases += [(name, "sampled", 200), (name, "exact", 200)]
     return {
-        "vgg16": peaks(samples, pixels),
+        "peaks": [peak_of(*case) for case in tqdm(cases, desc="memory")],
         "stored": {n: over_experiences(n, experiences) for n in ("lenet", "mlp-32")},
     }

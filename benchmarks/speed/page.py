@@ -12,9 +12,11 @@ from matplotlib.figure import Figure
 from benchmarks.names import UserError
 from benchmarks.report.page import markdown_table
 from benchmarks.report.tables import Table
-from benchmarks.speed.bars import bars
+from benchmarks.speed.bars import bars, threads_of
+from benchmarks.speed.memory import AT_224
 from benchmarks.speed.networks import NETWORKS
-from benchmarks.speed.parts import read
+from benchmarks.speed.parts import of_part, read
+from benchmarks.speed.ratio import ratio
 from benchmarks.speed.rivals import RIVALS
 
 HERE = Path(__file__).resolve().parent.parent
@@ -45,22 +47,22 @@ class Page:
 
     def bars(self) -> str:
         """Every line that must be reached."""
-        rows = [
-            [b.what, b.must, f"{b.reached:.2f}", b.where, "yes" if b.holds else "**no**"] for b in bars(self.measured)
-        ]
+        shown = {"yes": "yes", "no": "**no**", "undecided": "undecided"}
+        rows = [[b.what, b.must, str(b.reached), b.where, shown[b.holds]] for b in bars(self.measured)]
         return markdown_table(Table("", ["", "must be", "is", "on, at worst", "holds"], rows))
 
     def steps(self, threads: int) -> str:
-        """Times of a step over Naive's."""
+        """Times of a step over Naive's, and their intervals."""
         found = self.found("steps", threads)
         if found is None:
             return _MISSING
         ways = list(dict.fromkeys(way for times in found.values() for way in times if way != "naive"))
         rows = []
         for name, times in found.items():
-            cells = [f"{times[way] / times['naive']:.2f}" if way in times else "" for way in ways]
-            rows.append([NETWORKS[name].title, f"{1e3 * times['naive']:.1f}", *cells])
-        return markdown_table(Table("", ["", "naive, ms", *ways], rows))
+            cells = [str(ratio(times[way], times["naive"])) if way in times else "" for way in ways]
+            naive = times["naive"]
+            rows.append([NETWORKS[name].title, str(len(naive)), f"{1e3 * median(naive):.1f}", *cells])
+        return markdown_table(Table("", ["", "rounds", "naive, ms", *ways], rows))
 
     def consolidation(self, threads: int) -> str:
         """Times per sample over those of `consolidate` with the sampled Fisher."""
@@ -71,20 +73,28 @@ class Page:
             "",
             *(f"{NETWORKS[name].title.split(',')[0]}, {own['samples']} samples" for name, own in found.items()),
         ]
-        ours = ["consolidate", "consolidate-exact"]
-        rows = [["consolidate, ms per sample", *(f"{own['ms']['consolidate']:.2f}" for own in found.values())]]
-        for way in [*ours[1:], *RIVALS]:
+        ours = {name: own["seconds"]["consolidate"] for name, own in found.items()}
+        per_sample = [f"{1e3 * median(seconds) / found[name]['samples']:.2f}" for name, seconds in ours.items()]
+        rows = [
+            ["rounds", *(str(len(seconds)) for seconds in ours.values())],
+            ["consolidate, ms per sample", *per_sample],
+        ]
+        for way in ["consolidate-exact", *RIVALS]:
             cells = []
-            for own in found.values():
-                ms = own["ms"].get(way)
-                once = " (once)" if way in own["once"] else ""
-                cells.append(f"{ms / own['ms']['consolidate']:.2f}{once}" if ms else own["refused"].get(way, "")[:60])
+            for name, own in found.items():
+                if way in own["seconds"]:
+                    value = ratio(own["seconds"][way], ours[name])
+                    notes = ["once" if len(own["seconds"][way]) == 1 else value.interval]
+                    notes += [f"b {own['batch'][way]}"] if way in own["batch"] else []
+                    cells.append(f"{value.median:.2f} ({', '.join(notes)})")
+                else:
+                    cells.append(own["refused"].get(way, "")[:60])
             rows.append([RIVALS[way].title if way in RIVALS else "consolidate, exact Fisher", *cells])
         return markdown_table(Table("", header, rows))
 
     def widths(self) -> str:
         """Consolidation against layer width."""
-        found = self.found("growth", 1)
+        found = of_part(self.measured, "growth")
         if found is None:
             return _MISSING
         rows = [
@@ -95,16 +105,16 @@ class Page:
 
     def growth(self, kind: str) -> str:
         """Seconds against samples or classes."""
-        found = self.found("growth", 1)
+        found = of_part(self.measured, "growth")
         if found is None:
             return _MISSING
         return markdown_table(
-            Table("", [kind, *found[kind]], [["seconds", *(f"{t:.3f}" for t in found[kind].values())]])
+            Table("", [kind, *found[kind]], [["seconds", *(f"{median(t):.3f}" for t in found[kind].values())]])
         )
 
     def experiences(self) -> str:
         """Seconds of whole experiences, early and late."""
-        found = self.found("growth", 1)
+        found = of_part(self.measured, "growth")
         if found is None:
             return _MISSING
         times = found["experiences"]
@@ -113,7 +123,7 @@ class Page:
 
     def stored(self) -> str:
         """Stored bytes in units of the model's."""
-        found = self.found("memory", 1)
+        found = of_part(self.measured, "memory")
         if found is None:
             return _MISSING
         rows = []
@@ -130,19 +140,40 @@ class Page:
         return markdown_table(Table("", ["", "after one", "after all", "experiences"], rows))
 
     def peaks(self) -> str:
-        """Peaks of a consolidation, by samples."""
-        found = self.found("memory", 1)
+        """Peaks of a consolidation, by network, Fisher and samples."""
+        found = of_part(self.measured, "memory")
         if found is None:
             return _MISSING
-        return ", ".join(f"{gib:.2f} GiB with {samples} samples" for samples, gib in found["vgg16"]["GiB"].items())
+        titles = {name: network.title.split(",")[0] for name, network in (NETWORKS | AT_224).items()}
+        rows = [
+            [
+                f"{titles[peak['network']]}, {peak['fisher']} Fisher",
+                str(peak["samples"]),
+                f"{1024 * peak['model GiB']:.1f}",
+                f"{1024 * peak['GiB']:.0f}",
+                f"{peak['GiB'] / peak['model GiB']:.1f}",
+            ]
+            for peak in found["peaks"]
+        ]
+        return markdown_table(Table("", ["", "samples", "model, MiB", "peak above, MiB", "in models"], rows))
 
-    def data(self, threads: int) -> str:
+    def data(self) -> str:
         """Whole experiments over plain torch."""
-        found = self.found("data", threads)
+        found = of_part(self.measured, "data")
         if found is None:
             return _MISSING
-        rows = [[way, f"{t:.1f}", f"{t / found['torch']:.2f}"] for way, t in found.items()]
+        seconds = found["seconds"]
+        rows = [[way, f"{median(t):.1f}", str(ratio(t, seconds["torch"]))] for way, t in seconds.items()]
         return markdown_table(Table("", ["", "seconds", "/ torch"], rows))
+
+    def experiment(self) -> str:
+        """What experiment `data` is about."""
+        key = next((key for key in self.measured if key.startswith("data@")), None)
+        if key is None:
+            return _MISSING
+        found = self.measured[key]["found"]
+        pictures = f"{found['train']} training and {found['test']} test pictures"
+        return f"{pictures}, {found['epochs']} epochs of each experience, {threads_of(key)}"
 
     def figure(self) -> str:
         """Steps over Naive's, one thread."""
@@ -164,11 +195,12 @@ class Page:
 _MISSING = "*not measured yet*"
 
 
-def _drawn(found: dict[str, dict[str, float]]) -> Figure:
+def _drawn(found: dict[str, dict[str, list[float]]]) -> Figure:
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
     ways = (
         "rewc",
+        "rewc whole",
         "rewc none",
         "rewc original",
         "paper",
@@ -177,8 +209,8 @@ def _drawn(found: dict[str, dict[str, float]]) -> Figure:
         "ewc separate after 20",
     )
     for index, way in enumerate(ways):
-        heights = [times.get(way, 0) / times["naive"] for times in found.values()]
-        axes.bar([i + index * 0.12 for i in range(len(found))], heights, 0.11, label=way)
+        heights = [ratio(times[way], times["naive"]).median if way in times else 0 for times in found.values()]
+        axes.bar([i + index * 0.105 for i in range(len(found))], heights, 0.095, label=way)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_yscale("log")
     axes.set_xticks(

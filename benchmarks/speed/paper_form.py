@@ -48,20 +48,35 @@ def _fixed(layer: nn.Linear | nn.Conv2d, matrix: Tensor) -> nn.Linear | nn.Conv2
 
 def in_paper_form(model: nn.Module, memory: Memory, ewc_lambda: float) -> tuple[nn.Module, QuadraticPenalty]:
     """A copy of the model with every rotated layer replaced, and the same penalty on its parameters."""
+    rotated = {
+        name: (rotation.input_basis[0], rotation.output_basis[0], memory.anchors[name].clone())
+        for name, rotation in memory.rotations.items()
+    }
+    model, parameters = between_fixed_layers(model, rotated)
+    terms = [Term(parameters[name], memory.importances[name], memory.anchors[name]) for name in memory.importances]
+    return model, QuadraticPenalty(ewc_lambda * memory.scale, terms)
+
+
+def between_fixed_layers(
+    model: nn.Module, rotated: Mapping[str, tuple[Tensor, Tensor, Tensor]]
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A copy of the model in the paper's form, and its parameters by the names that they had before.
+
+    Args:
+        rotated: by a weight's name, its input and output basis and the weight in them.
+    """
     model = copy.deepcopy(model)
     places: dict[str, Tensor] = {}
-    for name, rotation in memory.rotations.items():
+    for name, (input_basis, output_basis, weight) in rotated.items():
         module_name = name.removesuffix(".weight")
         layer = model.get_submodule(module_name)
         assert isinstance(layer, nn.Linear | nn.Conv2d)
-        form = TwoFixedLayers(layer, rotation.input_basis[0], rotation.output_basis[0], memory.anchors[name].clone())
+        form = TwoFixedLayers(layer, input_basis, output_basis, weight)
         _replace(model, module_name, form)
         places[name] = form.rotated.weight
         if form.after.bias is not None:
             places[f"{module_name}.bias"] = form.after.bias
-    parameters: Mapping[str, Tensor] = {**dict(model.named_parameters()), **places}
-    terms = [Term(parameters[name], memory.importances[name], memory.anchors[name]) for name in memory.importances]
-    return model, QuadraticPenalty(ewc_lambda * memory.scale, terms)
+    return model, {**dict(model.named_parameters()), **places}
 
 
 def _replace(model: nn.Module, name: str, module: nn.Module) -> None:

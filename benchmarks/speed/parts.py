@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from benchmarks.speed import consolidation, data, growth, memory, steps
 from benchmarks.speed.networks import NETWORKS
 from benchmarks.speed.timing import use_clock
 
-SCHEMA = 1
+SCHEMA = 2
 LATER = {"lenet": 50, "mlp-32": 50}
 """Networks whose step is timed after so many experiences, too."""
 QUICK = ("lenet", "mlp-32", "mlp-128")
@@ -29,26 +30,32 @@ Results = dict[str, Any]
 def _steps(quick: bool) -> Results:
     found = {}
     for name in tqdm(QUICK if quick else NETWORKS, desc="steps"):
-        found[name] = steps.measure(name, 2 if quick else 10, later=LATER.get(name), rounds=2 if quick else 5)
+        later = None if quick else LATER.get(name)
+        found[name] = steps.measure(name, 1 if quick else 10, later=later, rounds=2 if quick else 10)
     return found
 
 
 def _consolidation(quick: bool) -> Results:
     samples = {"lenet": 100, "mlp-128": 200} if quick else consolidation.SAMPLES
     progress = tqdm(samples.items(), desc="consolidation")
-    return {name: consolidation.measure(name, 1 if quick else 10, count) for name, count in progress}
+    seconds, rounds = (1, 2) if quick else (20, 6)
+    return {name: consolidation.measure(name, seconds, count, rounds) for name, count in progress}
 
 
 def _growth(quick: bool) -> Results:
-    return growth.measure(2 if quick else 8, (64, 256, 512) if quick else (64, 128, 256, 512, 1024, 2048))
+    if quick:
+        return growth.measure(1, (64, 256, 512), experiences=20, rounds=2)
+    return growth.measure(8, (64, 128, 256, 512, 1024, 2048), experiences=50, rounds=6)
 
 
 def _memory(quick: bool) -> Results:
-    return memory.measure((2, 4), 224, 10) if quick else memory.measure((4, 8, 24), 224, 50)
+    if quick:
+        return memory.measure({"sampled": (1, 2)}, 5)
+    return memory.measure({"sampled": (4, 16), "exact": (1, 4)}, 50)
 
 
 def _data(quick: bool) -> Results:
-    return data.measure(1, 6_000, 1_000) if quick else data.measure(2, 60_000, 10_000)
+    return data.measure(1, 6_000, 1_000, 2) if quick else data.measure(1, 60_000, 10_000, 5)
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,8 @@ PARTS: dict[str, Part] = {
     "steps": Part(_steps, (1, 2), "time of a training step"),
     "consolidation": Part(_consolidation, (1, 2), "time of a consolidation, per sample"),
     "growth": Part(_growth, (1,), "with experiences, width, samples and classes"),
-    "memory": Part(_memory, (1,), "stored bytes, and the peak of a consolidation"),
-    "data": Part(_data, (1, 2), "whole experiments, and the way to the data"),
+    "memory": Part(_memory, (2,), "stored bytes, and the peak of a consolidation"),
+    "data": Part(_data, (2,), "whole experiments, and the way to the data"),
 }
 
 
@@ -90,6 +97,11 @@ def run(part: str, threads: int, quick: bool, clock: str) -> Results:
     return {"quick": quick, "clock": clock, "versions": versions(), "found": result}
 
 
+def of_part(measured: Results, part: str) -> Any:
+    """What was found of a part that is measured with one number of threads, whichever that was; None if nothing."""
+    return next((entry["found"] for key, entry in measured.items() if key.startswith(f"{part}@")), None)
+
+
 def read(path: Path) -> Results:
     """The kept results, by part and threads; nothing if there are none yet."""
     if not path.is_file():
@@ -105,7 +117,9 @@ def write(path: Path, measured: Results) -> None:
     """Keep results; called after each part, so that an interrupted measurement goes on with the next one."""
     content = {"schema": SCHEMA, "measured": measured}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    text = re.sub(r"\[[^\[\]{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text)  # the rounds in one line
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _rounded(value: Any) -> Any:

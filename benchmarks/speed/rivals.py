@@ -24,6 +24,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.speed.paper_form import between_fixed_layers
+
 BATCH = 32
 
 
@@ -42,10 +44,14 @@ class Estimate:
 # In torch alone. A term is one label for every sample of a batch, and the root of its weight in the expectation.
 Term = tuple[Tensor, Tensor]
 Gradients = Callable[[Tensor, Sequence[Term]], Iterator[dict[str, Tensor]]]
+Bases = dict[str, tuple[Tensor, Tensor]]
+"""Input and output basis, by the weight's name."""
 
 
 def loop(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator, exact: bool = False) -> Estimate:
     """As the authors' code does it: two passes over the samples, one at a time, forward and backward.
+
+    In the second one the model is in the paper's form, so that autograd gives gradients in rotated coordinates.
 
     Args:
         exact: with the expectation over all labels instead of one that is drawn, a backward pass for each.
@@ -57,11 +63,14 @@ def loop(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator, exa
 def vmap(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator, batch_size: int = BATCH) -> Estimate:
     """Factors of whole batches from hooks, per-sample gradients by `torch.func`: the usual way in torch alone."""
     batches = x.split(batch_size)  # type: ignore[no-untyped-call]
-    return _estimate(model, batches, partial(_drawn, generator), partial(_by_vmap, model))
+    return _estimate(model, batches, partial(_drawn, generator), partial(_rotating, partial(_by_vmap, model)))
 
 
 def _estimate(
-    model: nn.Module, batches: Sequence[Tensor], terms: Callable[[Tensor], list[Term]], gradients: Gradients
+    model: nn.Module,
+    batches: Sequence[Tensor],
+    terms: Callable[[Tensor], list[Term]],
+    gradients_in: Callable[[Bases], Gradients],
 ) -> Estimate:
     samples = sum(map(len, batches))
     inputs: dict[str, Tensor] = {}
@@ -78,15 +87,25 @@ def _estimate(
                 edges = [call.edge for call in rotated]
                 _add_products(outputs, rotated, torch.autograd.grad(_score(logits, term), edges, retain_graph=True))
     factors = {name: (inputs[name] / samples, outputs[name] / samples) for name in inputs}
-    bases = {name: (_eigenvectors(a), _eigenvectors(g)) for name, (a, g) in factors.items()}
+    gradients = gradients_in({name: (_eigenvectors(a), _eigenvectors(g)) for name, (a, g) in factors.items()})
     importances = {name: torch.zeros_like(parameter) for name, parameter in _trained(model).items()}
     for batch, found in zip(batches, chosen, strict=True):
         for per_sample in gradients(batch, found):
             for name, gradient in per_sample.items():
-                if name in bases:  # U2ᵀ dW U1, for each kernel position
-                    gradient = torch.einsum("boi...,ok,ij->bkj...", gradient, bases[name][1], bases[name][0])
                 importances[name] += gradient.square().sum(0) / samples
     return Estimate(factors, importances)
+
+
+def _rotating(gradients: Gradients, bases: Bases) -> Gradients:
+    """`U2ᵀ dW U1` of every sample, for each kernel position."""
+
+    def rotated(batch: Tensor, terms: Sequence[Term]) -> Iterator[dict[str, Tensor]]:
+        for found in gradients(batch, terms):
+            for name, (input_basis, output_basis) in bases.items():
+                found[name] = torch.einsum("boi...,ok,ij->bkj...", found[name], output_basis, input_basis)
+            yield found
+
+    return rotated
 
 
 def _drawn(generator: torch.Generator, logits: Tensor) -> list[Term]:
@@ -104,14 +123,22 @@ def _score(logits: Tensor, term: Term) -> Tensor:
     return (term[0] * logits.log_softmax(-1).gather(1, term[1][:, None])[:, 0]).sum()
 
 
-def _by_autograd(model: nn.Module, sample: Tensor, terms: Sequence[Term]) -> Iterator[dict[str, Tensor]]:
-    parameters = _trained(model)
-    logits = model(sample)
-    for term in terms:
-        found = torch.autograd.grad(
-            _score(logits, term), list(parameters.values()), retain_graph=True, materialize_grads=True
-        )
-        yield {name: gradient[None] for name, gradient in zip(parameters, found, strict=True)}
+def _by_autograd(model: nn.Module, bases: Bases) -> Gradients:
+    """Between the paper's two fixed layers."""
+    trained = _trained(model)
+    rotated = {
+        name: (a, g, torch.einsum("oi...,ok,ij->kj...", trained[name].detach(), g, a)) for name, (a, g) in bases.items()
+    }
+    form, parameters = between_fixed_layers(model, rotated)
+    wanted = [parameters[name] for name in trained]
+
+    def gradients(sample: Tensor, terms: Sequence[Term]) -> Iterator[dict[str, Tensor]]:
+        logits = form(sample)
+        for term in terms:
+            found = torch.autograd.grad(_score(logits, term), wanted, retain_graph=True, materialize_grads=True)
+            yield {name: gradient[None] for name, gradient in zip(trained, found, strict=True)}
+
+    return gradients
 
 
 def _by_vmap(model: nn.Module, batch: Tensor, terms: Sequence[Term]) -> Iterator[dict[str, Tensor]]:
@@ -197,7 +224,7 @@ def backpack_rotated(
             yield {name: parameter.grad_batch for name, parameter in trained.items()}
 
     batches = x.split(batch_size)  # type: ignore[no-untyped-call]
-    return _estimate(model, batches, partial(_drawn, generator), gradients)
+    return _estimate(model, batches, partial(_drawn, generator), partial(_rotating, gradients))
 
 
 def backpack(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator, batch_size: int = BATCH) -> Estimate:
@@ -363,19 +390,24 @@ def _solved(library: str, compute: Callable[[], tuple[Any, Tensor]]) -> Any:
 
 @dataclass(frozen=True)
 class Rival:
-    """`run(model, x, y, generator)`, what it computes, and the library it needs beside this project's own."""
+    """`run(model, x, y, generator)`, what it computes, and the library it needs beside this project's own.
+
+    Attributes:
+        in_batches: `run` takes a `batch_size`.
+    """
 
     title: str
-    run: Callable[[nn.Module, Tensor, Tensor, torch.Generator], Any]
+    run: Callable[..., Any]
     computes: str
     library: str = "torch"
+    in_batches: bool = True
 
 
 _SAME = "the same as consolidate: factors, bases, rotated diagonal"
 _EKFAC = "EKFAC: factors over patches, bases and rotated diagonal of Linear and Conv2d layers only"
 RIVALS: dict[str, Rival] = {
-    "loop": Rival("one sample at a time", loop, _SAME),
-    "loop-exact": Rival("one sample at a time, exact", partial(loop, exact=True), _SAME),
+    "loop": Rival("one sample at a time", loop, _SAME, in_batches=False),
+    "loop-exact": Rival("one sample at a time, exact", partial(loop, exact=True), _SAME, in_batches=False),
     "vmap": Rival("torch.func.vmap", vmap, _SAME),
     "backpack-rotated": Rival("BackPACK BatchGrad", backpack_rotated, _SAME, "backpack"),
     "backpack": Rival(

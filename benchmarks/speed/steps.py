@@ -114,8 +114,8 @@ def as_if_learned(strategy: SupervisedTemplate, tasks: int) -> SupervisedTemplat
     return strategy
 
 
-def measure(name: str, seconds: float, *, later: int | None = None, rounds: int = 5) -> dict[str, float]:
-    """Median seconds of a step of every candidate, each in the experience after the first.
+def measure(name: str, seconds: float, *, later: int | None = None, rounds: int = 5) -> dict[str, list[float]]:
+    """Seconds of a step of every candidate, by round, each in the experience after the first.
 
     Args:
         seconds: to spend, apart from preparations.
@@ -136,6 +136,7 @@ def measure(name: str, seconds: float, *, later: int | None = None, rounds: int 
     candidates = {
         "naive": step_of(ready(Naive)),
         "rewc": step_of(rotated),
+        "rewc whole": step_of(rewc(rank=None)),
         "rewc original": step_of(rewc(space="original")),
         "rewc none": step_of(rewc(layers="none")),
         "paper": paper_step(rotated, plugin.memories[-1]),

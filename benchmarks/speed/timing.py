@@ -1,10 +1,9 @@
-"""Times on a noisy machine: candidates take turns in one run, and only ratios of their medians are compared."""
+"""Times on a noisy machine: candidates take turns in one run, and only their ratios are compared."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from statistics import median
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "processor": time.process_time}
 _clock = CLOCKS["wall"]
@@ -26,10 +25,10 @@ def interleaved(
     seconds: float,
     *,
     at_least: int = 5,
-    at_most: int = 200,
+    at_most: int = 60,
     warm_up: int = 2,
-) -> dict[str, float]:
-    """Median seconds of every candidate. In every round each has one turn, and a different one begins.
+) -> dict[str, list[float]]:
+    """Seconds of every candidate, by round. In every round each has one turn, and a different one begins.
 
     Args:
         seconds: rounds are made until so many have passed.
@@ -49,4 +48,4 @@ def interleaved(
             start = now()
             candidates[name]()
             taken[name].append(now() - start)
-    return {name: median(values) for name, values in taken.items()}
+    return taken

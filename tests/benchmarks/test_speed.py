@@ -10,11 +10,13 @@ from torch import nn
 from avalanche_rewc.core import consolidate
 from benchmarks.names import UserError
 from benchmarks.speed import __main__ as command
-from benchmarks.speed import page, parts
+from benchmarks.speed import consolidation, page, parts
 from benchmarks.speed.bars import bars
 from benchmarks.speed.consolidation import estimate
+from benchmarks.speed.memory import peak_of
 from benchmarks.speed.networks import NETWORKS
 from benchmarks.speed.paper_form import in_paper_form
+from benchmarks.speed.ratio import ratio
 from benchmarks.speed.rivals import loop, vmap
 from benchmarks.speed.steps import strategy_of
 from benchmarks.speed.timing import interleaved
@@ -30,19 +32,118 @@ def test_a_page_that_is_not_is_told(monkeypatch, tmp_path):
         command.main(["page", "--check"])
 
 
+STEP = "step / Naive: VGG-16 at 64 px, batch 16"
+
+
+def steps(*, rounds=12, **times):
+    """Times of a step over Naive's, the same in all rounds or, if two are given, from the one to the other."""
+    found = {"naive": [1.0] * rounds, "ewc online": [1.0] * rounds}
+    for name, value in times.items():
+        low, high = value if isinstance(value, tuple) else (value, value)
+        found[name] = [low + (high - low) * i / (rounds - 1) for i in range(rounds)]
+    return {"found": {"vgg16": found}, "quick": True}
+
+
 def test_worst_cases_are_found():
-    times = {"naive": 1.0, "rewc": 1.2, "ewc online": 1.0, "paper": 3.0}
-    measured = {
-        "steps@1": {"found": {"vgg16": times}, "quick": True},
-        "steps@2": {"found": {"vgg16": times | {"rewc": 1.1}}, "quick": True},
-    }
+    measured = {"steps@1": steps(rewc=1.2, paper=3.0), "steps@2": steps(rewc=1.1, paper=3.0)}
     found = {bar.what: bar for bar in bars(measured)}
-    naive = found["step / Naive: VGG-16 at 64 px, batch 16"]
-    assert (naive.reached, naive.holds) == (1.2, False)
-    assert naive.where.endswith("1 thread")
+    assert (found[STEP].reached.median, found[STEP].holds) == (pytest.approx(1.2), "no")
+    assert found[STEP].where.endswith("1 thread")
     paper = found["the paper's two-layer form / step: VGG-16"]
-    assert paper.holds
-    assert paper.reached == pytest.approx(3 / 1.2)
+    assert paper.holds == "yes"
+    assert paper.reached.median == pytest.approx(3 / 1.2)
+
+
+def test_a_limit_within_the_interval_is_undecided():
+    found = {bar.what: bar for bar in bars({"steps@1": steps(rewc=(1.0, 1.25))})}
+    assert found[STEP].reached.median < 1.15
+    assert found[STEP].holds == "undecided"
+
+
+def test_a_line_that_fails_for_sure_is_no_however_noisy_another_is():
+    noisy = steps(rewc=(0.9, 1.9))
+    found = {bar.what: bar for bar in bars({"steps@1": noisy, "steps@2": steps(rewc=1.2)})}
+    assert found[STEP].holds == "no"
+    assert found[STEP].where.endswith("2 threads")
+
+
+def test_a_ratio_is_taken_within_rounds():
+    """A machine that is twice as slow in half of the rounds does not change it; ratios of medians would be off."""
+    slow = [1.0, 2.0] * 6
+    found = ratio([1.1 * t for t in slow], slow)
+    assert (found.median, found.low, found.high) == pytest.approx((1.1, 1.1, 1.1))
+
+
+@pytest.mark.parametrize(("rounds", "skipped"), [(2, 0), (6, 0), (10, 1), (12, 2), (60, 21)])
+def test_the_interval_of_a_median(rounds, skipped):
+    """By the tables of the sign test."""
+    found = ratio([float(i) for i in range(rounds)], [1.0] * rounds)
+    assert (found.low, found.high) == (skipped, rounds - 1 - skipped)
+
+
+def test_what_was_timed_once_has_no_interval():
+    assert str(ratio([3.0], [1.0, 2.0, 3.0])) == "1.50"
+
+
+def test_a_rival_takes_part_in_its_better_batch_size(monkeypatch):
+    clock = iter(range(1000))
+    cost = {32: 5, 256: 2}
+    spent = []
+
+    def rival(generator, batch_size):
+        spent.append(batch_size)
+        for _ in range(cost[batch_size]):
+            next(clock)
+
+    monkeypatch.setattr(consolidation, "now", lambda: next(clock) / 100)
+    once, _, size = consolidation._best(rival, [32, 256])
+    assert size == 256
+    assert spent == [32, 256, 32, 256]
+    once()
+    assert spent[-1] == 256
+    spent.clear()
+    monkeypatch.setattr(consolidation, "SLOW", 0.01)
+    assert consolidation._best(rival, [32, 256])[2] == 32, "too slow for another try"
+    assert spent == [32]
+
+
+def test_few_samples_are_one_batch():
+    assert consolidation._sizes(8) == [8]
+    assert consolidation._sizes(200) == [32, 200]
+    assert consolidation._sizes(800) == [32, 256]
+
+
+def test_a_peak_is_above_the_model():
+    """In a process of its own: an earlier and larger one does not hide it."""
+    big = torch.ones(2**27)  # half a GiB in this process
+    found = peak_of("lenet", "sampled", 200)
+    del big
+    assert 0.001 < found["GiB"] < 0.3
+    assert found["model GiB"] == pytest.approx(61706 * 4 / 2**30)
+
+
+def test_tables_show_spreads_batch_sizes_and_sizes_in_models():
+    seconds = {"consolidate": [1.0] * 6, "vmap": [1.1, 1.2, 1.3] * 2, "nngeometry": [12.0]}
+    own = {"samples": 100, "seconds": seconds, "batch": {"vmap": 256, "nngeometry": 32}, "refused": {"loop": "why"}}
+    peak = {"network": "vgg16-224", "fisher": "exact", "samples": 4, "GiB": 1.5, "model GiB": 0.05}
+    found = {
+        "steps@1": steps(rewc=(1.0, 1.25))["found"],
+        "consolidation@1": {"lenet": own},
+        "memory@2": {"peaks": [peak], "stored": {"lenet": {"rewc last": [2.0, 2.0]}}},
+        "data@2": {"train": 60, "test": 10, "epochs": 5, "seconds": {"torch": [10.0], "naive": [11.0]}},
+    }
+    shown = page.Page({key: {"found": value, "quick": False} for key, value in found.items()}, draw=False)
+    assert "| 12 | 1000.0 | 1.00 | 1.12 (1.05–1.20) |" in shown.steps(1)
+    table = shown.consolidation(1)
+    assert "| consolidate, ms per sample | 10.00 |" in table
+    assert "| torch.func.vmap | 1.20 (1.10–1.30, b 256) |" in table
+    assert "| nngeometry EKFAC | 12.00 (once, b 32) |" in table
+    assert "| one sample at a time | why |" in table
+    assert "| VGG-16 at 224 px, exact Fisher | 4 | 51.2 | 1536 | 30.0 |" in shown.peaks()
+    assert "| naive | 11.0 | 1.10 |" in shown.data()
+    assert shown.experiment() == "60 training and 10 test pictures, 5 epochs of each experience, 2 threads"
+    assert "≤ 2 GiB | 1.50 | exact, 4 samples | yes |" in shown.bars()
+    assert "undecided |" in shown.bars()
 
 
 def test_measured_parts_are_kept_and_not_measured_again(monkeypatch, tmp_path, capsys):
@@ -51,18 +152,28 @@ def test_measured_parts_are_kept_and_not_measured_again(monkeypatch, tmp_path, c
 
     def run(part, threads, quick, clock):
         runs.append((part, threads))
-        return {"quick": quick, "clock": clock, "versions": {}, "found": {"torch": 1.0}}
+        return {
+            "quick": quick,
+            "clock": clock,
+            "versions": {},
+            "found": {"train": 1, "test": 1, "epochs": 1, "seconds": {"torch": [1.0]}},
+        }
 
     monkeypatch.setattr(page, "KEPT", kept)
     monkeypatch.setattr(page, "PAGE", tmp_path / "SPEED.md")
     monkeypatch.setattr(command, "run", run)
     command.main(["data", "--quick"])
-    assert runs == [("data", 1), ("data", 2)]
+    assert runs == [("data", 2)]
     command.main(["data", "--quick"])
-    assert len(runs) == 2, "measured before"
+    assert len(runs) == 1, "measured before"
+    command.main(["data", "--quick", "--threads", "1"])
+    assert list(parts.read(kept)) == ["data@2", "data@1"]
+    runs.pop()
     command.main(["data"])
-    assert len(runs) == 4, "a quick measurement does not stand for a whole one"
+    assert list(parts.read(kept)) == ["data@2"], "nothing of the quick ones is left"
+    assert len(runs) == 2, "a quick measurement does not stand for a whole one"
     assert json.loads(kept.read_text())["schema"] == parts.SCHEMA
+    assert '"torch": [ 1.0 ]' in kept.read_text(), "the rounds in one line"
     kept.write_text(json.dumps({"schema": 0}))
     with pytest.raises(UserError, match="another format"):
         command.main(["data"])
@@ -101,6 +212,23 @@ def test_rivals_compute_the_same(rival):
     for name, (a, g) in theirs.factors.items():
         torch.testing.assert_close(a, ours.factors[name][0][0])
         torch.testing.assert_close(g, ours.factors[name][1][0])
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_loop_computes_every_number_of_the_library(exact):
+    """With more samples than features, so that no basis is free, and its second pass in the paper's form."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(2, 3, 3, padding=1, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 5), nn.Tanh()]
+    model = nn.Sequential(*layers, nn.Linear(5, 4)).double().eval()
+    x = torch.randn(60, 2, 4, 4, dtype=torch.float64)
+    theirs = loop(model, x, x, torch.Generator().manual_seed(0), exact=exact)
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.cat([torch.multinomial(model(one[None]).softmax(-1), 1, generator=generator)[0] for one in x])
+    kind = "exact" if exact else "empirical"
+    ours = consolidate(model, lambda: [((x,), labels)], fisher=kind, normalize=False)
+    assert set(ours.rotations) == {"0.weight", "3.weight"}
+    for name, importance in ours.importances.items():
+        torch.testing.assert_close(theirs.importances[name], importance)
 
 
 def test_the_papers_form_computes_what_the_layer_did():
