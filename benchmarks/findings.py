@@ -144,7 +144,10 @@ class Findings:
 
     def level(self, bar: float, *case: Any, **differs: Any) -> str:
         """`average`, and whether it is at least so many per cent."""
-        return _verdict(self.average(*case, **differs), self.points(*case, **differs) >= bar)
+        shown, points = self.average(*case, **differs), self.points(*case, **differs)
+        if points < bar <= round(points, 1):
+            shown += f" ({points:.2f})"  # rounding hides by how much it is missed
+        return _verdict(shown, points >= bar)
 
     def share(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str, bar: float) -> str:
         """A method's average accuracy as per cent of another's, and whether it is at least so many."""
@@ -176,9 +179,10 @@ class Findings:
         chosen = [s for s in settings(sweep) if all(s.config[name] == value for name, value in differs.items())]
         return _shown(tables.across(chosen, "validation"))
 
-    def leave_one_out(self, *methods: str) -> str:
-        """The table of λ that were chosen on other streams."""
-        return _shown(carry_over.leave_one_out(two_tasks_each(), methods))
+    def leave_one_out(self, *methods: str, sweep: str | None = None) -> str:
+        """The table of λ that were chosen on other streams: of a sweep, or of two tasks on all of them."""
+        chosen = list(settings(sweep)) if sweep else two_tasks_each()
+        return _shown(carry_over.leave_one_out(chosen, methods))
 
     def task_by_task(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str) -> str:
         """Table III."""

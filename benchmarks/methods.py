@@ -22,6 +22,7 @@ REWC_DEFAULTS: dict[str, Any] = {
     "mode": "last",
     "decay_factor": None,
     "basis": "eigen",
+    "rank": None,
     "normalize": True,
 }
 """The paper's R-EWC, but for the scale of λ (`raw` has the paper's). Written out, so that a change of the library's
@@ -57,6 +58,7 @@ REWC_SUFFIXES: dict[str, dict[str, Any]] = {
     "input-only": {"basis": "input_only"},
     "output-only": {"basis": "output_only"},
     "identity": {"basis": "identity"},
+    "leading": {"rank": 64},
 }
 NOT_OF_A_BASIS = ("raw", "exact", "empirical", "original", "separate", "online")
 ESTIMATE_SUFFIXES = {name: REWC_SUFFIXES[name] for name in NOT_OF_A_BASIS}

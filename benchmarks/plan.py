@@ -47,7 +47,8 @@ def make_config(
             "method": chosen.name,
             "strength": None if strength is None else float(strength),
             "seed": seed,
-            "options": dict(chosen.options),
+            # Results from before there was a rank keep their names: whole bases are what is not written down.
+            "options": {key: value for key, value in chosen.options.items() if (key, value) != ("rank", None)},
         }
     )
 

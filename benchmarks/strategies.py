@@ -111,7 +111,8 @@ def _ewc(parts: Parts) -> SupervisedTemplate:
 def _rewc(parts: Parts) -> SupervisedTemplate:
     config = parts.config
     assert config.strength is not None  # make_config has seen to it
-    return REWC(ewc_lambda=config.strength, seed=config.seed, **config.options, **parts.whole())
+    options = {"rank": None, **config.options}
+    return REWC(ewc_lambda=config.strength, seed=config.seed, **options, **parts.whole())
 
 
 def _lwf(parts: Parts) -> SupervisedTemplate:

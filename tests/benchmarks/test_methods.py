@@ -159,3 +159,11 @@ def test_frozen_trains_nothing_but_the_new_outputs():
         for name, value in before.items():
             assert torch.equal(after[name][: len(value)], value), name
     assert len(seen[2]["head.classifier.weight"]) == 6
+
+
+@pytest.mark.parametrize(("name", "rank"), [("rewc", None), ("rewc-leading", 64)])
+def test_names_mean_whole_bases_unless_they_say_otherwise(name, rank):
+    """Whatever the library's default is."""
+    run = config(name, 1)
+    strategy = make_strategy(run, lambda: nn.Linear(64, 10), plugins=[], evaluator=None, device="cpu", pictures=False)
+    assert strategy.rewc.options.rank == rank
