@@ -55,7 +55,15 @@ def assert_same(ours, reference, tolerance):
             torch.testing.assert_close(a[key], b[key], rtol=tolerance, atol=tolerance, msg=lambda m, k=key: f"{k}: {m}")
 
 
-@pytest.mark.parametrize("mode", [{}, {"mode": "separate"}, {"mode": "online", "decay_factor": 0.7}])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {},
+        {"mode": "separate"},
+        {"mode": "separate", "rank": 1},  # bases so cheap that older ones are reached by the original coordinates
+        {"mode": "online", "decay_factor": 0.7},
+    ],
+)
 @pytest.mark.parametrize("conv_basis", ["channel", "patch"])
 def test_rotated_and_original_space_walk_the_same_way_under_sgd(conv_basis, mode):
     """SGD with momentum and weight decay, a growing and rotated head, three experiences."""

@@ -19,24 +19,28 @@ SMALL = 2**15
 
 @dataclass(frozen=True)
 class Term:
-    """One parameter's share: `Σ importance · (step(parameter) − anchor)²`.
+    """One parameter's share: `Σ importance · (step(home⁻¹(parameter)) − anchor)²`.
 
-    `step` takes the parameter from the coordinates it lives in into those of importance and anchor; None if they are
-    the same ones, which is the cheap and, in rotated space, the usual case.
+    Attributes:
+        step: into the coordinates of importance and anchor; None if the parameter is there already, which is the cheap
+            and, in rotated space, the usual case.
+        home: the coordinates the parameter lives in, if `step` begins in the original ones.
     """
 
     parameter: Tensor
     importance: Tensor
     anchor: Tensor
     step: Rotation | None = None
+    home: Rotation | None = None
 
 
 class Pulls:
-    """`λ Σ F Δ` of every parameter in its own coordinates, `Δ = step(θ) − θ*`, summed over its terms.
+    """`λ Σ F Δ` of every parameter in its own coordinates, `Δ = step(home⁻¹(θ)) − θ*`, summed over its terms.
 
     Cost: for a parameter's first term without a step three operations, each of them one reading or writing of two or
     three tensors of the parameter's size; every other term makes a tensor of its own and adds it, and a step takes two
-    matrix products each way. Memory: the parameters' size once, and that of the largest of them.
+    matrix products each way. Terms with the same home share the way from there and back. Memory: the parameters' size
+    once, and that of the largest of them.
     """
 
     def __init__(self, ewc_lambda: float, terms: Sequence[Term], parameters: Sequence[Tensor]) -> None:
@@ -44,13 +48,14 @@ class Pulls:
         self.recycler = Recycler()
         place = {id(parameter): index for index, parameter in enumerate(parameters)}
         first: dict[int, Term] = {}
-        self.others: list[tuple[int, Term]] = []
+        others: dict[tuple[int, int], list[Term]] = defaultdict(list)
         for term in terms:
             index = place[id(term.parameter)]
-            if term.step is None and index not in first:
+            if term.step is None and term.home is None and index not in first:
                 first[index] = term
             else:
-                self.others.append((index, term))
+                others[index, id(term.home)].append(term)
+        self.others = [(index, found) for (index, _), found in others.items()]
         self.count = len(parameters)
         self.blocks = _blocks(first)
 
@@ -64,15 +69,24 @@ class Pulls:
             values.append(value)
             for index, pull in zip(block.places, found, strict=True):
                 pulls[index] = pull
-        for index, term in self.others:
-            parameter = promoted(term.parameter)
-            delta = (parameter if term.step is None else term.step.to_rotated(parameter)) - term.anchor
-            own = delta * term.importance * self.ewc_lambda
-            values.append(torch.dot(delta.reshape(-1), own.reshape(-1)))
-            own = own if term.step is None else term.step.to_original(own)
+        for index, terms in self.others:
+            value, pull = self._of_one_home(terms)
+            values.append(value)
             before = pulls[index]
-            pulls[index] = own if before is None else before.add_(own)
+            pulls[index] = pull if before is None else before.add_(pull)
         return torch.stack(values).sum() / 2, [pull for pull in pulls if pull is not None]
+
+    def _of_one_home(self, terms: Sequence[Term]) -> tuple[Tensor, Tensor]:
+        """`λ · Σ F Δ²` and the pull of terms of one parameter."""
+        home, parameter = terms[0].home, promoted(terms[0].parameter)
+        plain = parameter if home is None else home.to_original(parameter)
+        value, pull = plain.new_zeros(()), torch.zeros_like(plain)
+        for term in terms:
+            delta = (plain if term.step is None else term.step.to_rotated(plain)) - term.anchor
+            own = delta * term.importance * self.ewc_lambda
+            value += torch.dot(delta.reshape(-1), own.reshape(-1))
+            pull += own if term.step is None else term.step.to_original(own)
+        return value, pull if home is None else home.to_rotated(pull)
 
 
 class _Block:

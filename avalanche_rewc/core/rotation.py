@@ -47,6 +47,12 @@ class Rotation:
         """`U2` in its cheapest form."""
         return find_reflections(self.output_basis, self.rank) or self.output_basis
 
+    def is_cheap(self) -> bool:
+        """Whether products take less than half of what they do with any other bases of this size."""
+        bases, forms = (self.input_basis, self.output_basis), (self.input_matrix, self.output_matrix)
+        rows = [cost_of_a_row(form) / basis.shape[-1] for form, basis in zip(forms, bases, strict=True)]
+        return 2 * sum(rows) < sum(basis.shape[-1] for basis in bases)
+
     def to_rotated(self, weight: Tensor, batch_dims: int = 0) -> Tensor:
         """`W' = U2ᵀ W U1`, also for a batch of weights or gradients.
 
@@ -118,6 +124,19 @@ def between(source: Rotation | None, target: Rotation | None) -> Rotation | None
     if target is None:
         return Rotation(source.input_basis.mT, source.output_basis.mT)
     return Rotation(source.input_basis.mT @ target.input_basis, source.output_basis.mT @ target.output_basis)
+
+
+def way_between(source: Rotation | None, target: Rotation | None) -> tuple[Rotation | None, Rotation | None]:
+    """The same as a way back from the first rotation, and then into the second; None where there is nothing to do.
+
+    `between` makes one full pair of bases of two, and the cheap form of reflections is lost: with those it is better
+    to go by the original coordinates, a way that all targets share.
+    """
+    if source is target:
+        return None, None
+    if source is not None and target is not None and not target.is_cheap():
+        return None, between(source, target)
+    return source, target
 
 
 def spread(importance: Tensor, source: Rotation | None, target: Rotation | None) -> Tensor:

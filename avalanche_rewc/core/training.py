@@ -18,7 +18,7 @@ from avalanche_rewc.core.penalty import QuadraticPenalty
 from avalanche_rewc.core.plan import parameter_name
 from avalanche_rewc.core.pulls import Term
 from avalanche_rewc.core.reparametrize import merge_layer, rotate_layer
-from avalanche_rewc.core.rotation import Rotation, between
+from avalanche_rewc.core.rotation import Rotation, way_between
 from avalanche_rewc.core.wrappers import refuse_replicas, unwrapped
 
 Space = Literal["rotated", "original"]
@@ -111,9 +111,8 @@ class ProtectedTraining:
             for name, importance in memory.importances.items():
                 if name in trainable:
                     importance = importance if relative == 1 else importance * relative
-                    here, there = coordinates.get(name), memory.rotations.get(name)
-                    step = None if here is there else between(here, there)
-                    terms.append(Term(trainable[name], importance, memory.anchors[name], step))
+                    home, step = way_between(coordinates.get(name), memory.rotations.get(name))
+                    terms.append(Term(trainable[name], importance, memory.anchors[name], step, home))
         return terms
 
     def pause(self) -> None:

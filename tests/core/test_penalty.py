@@ -9,7 +9,7 @@ from torch import nn
 from avalanche_rewc.core import QuadraticPenalty, Rotation, Term
 from avalanche_rewc.core.optimizer import change_coordinates
 from avalanche_rewc.core.recycled import Recycler
-from avalanche_rewc.core.rotation import between
+from avalanche_rewc.core.rotation import between, way_between
 
 
 def setup(seed=0):
@@ -206,3 +206,34 @@ def test_memory_is_used_again_only_when_nobody_holds_it():
     found = {t.data_ptr() for t in [recycler.empty((300, 200), like) for _ in range(2)]}
     assert address in found
     assert len(found) == 2
+
+
+def test_several_memories_in_coordinates_of_their_own_share_the_way():
+    """With cheap bases the way goes by the original coordinates, with others directly; the penalty is the same."""
+    g = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=g)
+
+    whole = [Rotation(torch.linalg.qr(draw(1, 9, 9)).Q, torch.linalg.qr(draw(1, 11, 11)).Q) for _ in range(3)]
+    weight = draw(11, 9)
+    for here, *there in (whole, [rotation.leading(2) for rotation in whole]):
+        cheap = here.rank is not None
+        assert here.is_cheap() == cheap
+        parameter = nn.Parameter(here.to_rotated(weight))
+        memories = [(rotation, draw(11, 9).square(), draw(11, 9)) for rotation in (here, *there, None)]
+        terms = []
+        for rotation, importance, anchor in memories:
+            home, step = way_between(here, rotation)
+            if rotation is not None and rotation is not here:
+                assert (home is here and step is rotation) == cheap
+            terms.append(Term(parameter, importance, anchor, step, home))
+        value = QuadraticPenalty(3.0, terms)()
+        plain = Rotation(here.input_basis, here.output_basis).to_original(parameter)
+        expected = 1.5 * sum(
+            (f * ((plain if r is None else r.output_basis[0].T @ plain @ r.input_basis[0]) - a) ** 2).sum()
+            for r, f, a in memories
+        )
+        torch.testing.assert_close(value, expected)
+        ours, reference = (torch.autograd.grad(v, parameter)[0] for v in (value, expected))
+        torch.testing.assert_close(ours, reference)
