@@ -179,10 +179,10 @@ class Findings:
         chosen = [s for s in settings(sweep) if all(s.config[name] == value for name, value in differs.items())]
         return _shown(tables.across(chosen, "validation"))
 
-    def leave_one_out(self, *methods: str, sweep: str | None = None) -> str:
-        """The table of λ that were chosen on other streams: of a sweep, or of two tasks on all of them."""
+    def leave_one_out(self, *methods: str, sweep: str | None = None, together: bool = False) -> str:
+        """The table of λ, or of methods, chosen on other streams: of a sweep, or of two tasks on all of them."""
         chosen = list(settings(sweep)) if sweep else two_tasks_each()
-        return _shown(carry_over.leave_one_out(chosen, methods))
+        return _shown(carry_over.leave_one_out(chosen, methods, together=together))
 
     def task_by_task(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str) -> str:
         """Table III."""

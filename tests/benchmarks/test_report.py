@@ -196,6 +196,26 @@ def test_a_strength_is_chosen_on_the_other_streams():
         leave_one_out(collect(found), ["rewc-all"])
 
 
+def test_a_method_is_chosen_on_the_other_streams():
+    """With its strength: the best pair for the others, not the best method at each stream's own strength."""
+    held_out = {
+        "mnist": {("rewc", 1): 0.5, ("rewc", 10): 0.9, ("rewc-exact", 1): 0.8},
+        "digits": {("rewc", 1): 0.9, ("rewc", 10): 0.2, ("rewc-exact", 1): 0.8},
+        "cifar100-features": {("rewc", 1): 0.04, ("rewc", 10): 0.01, ("rewc-exact", 1): 0.02},
+    }
+    found = []
+    for stream, scores in held_out.items():
+        for (method, strength), score in scores.items():
+            run = config(method, strength, stream=stream, validation=0.1, seed=0)
+            found.append(result(run, two(score + 0.02, score), two(score, score)))
+    table = leave_one_out(collect(found), ["rewc", "rewc-exact"], together=True)
+    assert table.rows == [
+        ["cifar100-features", "rewc-exact", "1", "3.0", "rewc", "1", "5.0"],  # 8/9 + 8/9 against 5/9 + 1 and 1 + 2/9
+        ["digits", "rewc", "1", "91.0", "rewc", "1", "91.0"],  # 5/9 + 1 against 8/9 + 1/2 and 1 + 1/4
+        ["mnist", "rewc", "1", "51.0", "rewc", "10", "91.0"],  # 1 + 1
+    ]
+
+
 def test_a_report_is_one_page_with_all_in_it(results, tmp_path):
     store = ResultStore(tmp_path / "results")
     for entry in results:
