@@ -149,7 +149,10 @@ def _projections(module: nn.MultiheadAttention, inputs: _Inputs, g: Tensor) -> d
             for x, w, b in zip(tokens, weights, biases, strict=True)
         )
         scores = scale * q @ k.mT
-        a = (scores if inputs.mask is None else scores + inputs.mask).softmax(-1)  # (B, heads, L, T)
+        scores = scores if inputs.mask is None else scores + inputs.mask
+        a = scores.softmax(-1)  # (B, heads, L, T)
+        if inputs.mask is not None:  # who may see nothing sees zeros, as in torch's fused attention
+            a = a.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
         do = _split(g @ module.out_proj.weight.to(g), heads)  # (S, B, heads, L, d)
         dz = do @ v.mT
         dz = (dz - (a * dz).sum(-1, keepdim=True)).mul_(a).mul_(scale)  # (S, B, heads, L, T)

@@ -21,12 +21,14 @@ class Call:
 
     Attributes:
         args, kwargs: of its forward, tensors detached.
+        outputs: how many numbers the output has.
         edge: where the gradient of the output is found. An edge and not the output itself: an in-place activation would
             replace the output, but the edge still means the value before it.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
+    outputs: int = 0
     edge: GradientEdge | None = None
 
     @property
@@ -111,7 +113,7 @@ def capture(modules: Mapping[str, nn.Module]) -> Iterator[Record]:
             if isinstance(x, Tensor) and isinstance(output, Tensor):
                 edge = get_gradient_edge(output) if output.requires_grad else None
                 positional = tuple(_detached(a) for a in args)
-                call = Call(positional, {key: _detached(a) for key, a in kwargs.items()}, edge)
+                call = Call(positional, {key: _detached(a) for key, a in kwargs.items()}, output.numel(), edge)
                 record.calls[name].append(call)
 
         handles.append(module.register_forward_hook(hook, with_kwargs=True))

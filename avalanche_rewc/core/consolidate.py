@@ -257,7 +257,8 @@ class _Estimation:
             return
         calls = {name: [replace(call, edge=None) for call in found] for name, found in record.calls.items()}
         for chunk in signals.split(max(1, at_once // samples)):  # type: ignore[no-untyped-call]
-            yield _Seen(args, chunk, samples, calls, record.stacked_gradients(logits, chunk))
+            kept = args if self.plan.general else ()
+            yield _Seen(kept, chunk, samples, calls, record.stacked_gradients(logits, chunk))
             samples = 0  # counted
 
 
@@ -266,7 +267,7 @@ class _Seen:
     """Some samples as the layers see them.
 
     Attributes:
-        args: of the model's forward.
+        args: of the model's forward, if some gradients have to come from there.
         signals: (S, B, C), all of the batch's or some of them.
         samples: B with the first of a batch's signals, 0 with the others, so that each sample counts once.
         calls: the watched modules' inputs.
@@ -281,7 +282,8 @@ class _Seen:
 
     def bytes(self) -> int:
         arguments = sum(call.bytes() for calls in self.calls.values() for call in calls)
-        tensors = [g for found in self.gradients.values() for g in found if g is not None]
+        tensors = [a for a in self.args if isinstance(a, Tensor)]
+        tensors += [g for found in self.gradients.values() for g in found if g is not None]
         return arguments + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -300,8 +302,8 @@ def _rows_per_call(module: nn.Module, tensors: list[Tensor], samples: int) -> fl
 
 def _gradients_within(budget: int, record: Record, samples: int) -> int:
     """For how many signals and samples the output gradients, all layers together, fit into so many bytes."""
-    numbers = sum(call.numel() for calls in record.calls.values() for call in calls)
-    return budget * samples // max(1, 4 * numbers)
+    calls = [call for found in record.calls.values() for call in found]
+    return budget * samples // max(1, sum(call.outputs * call.input.element_size() for call in calls))
 
 
 def _bases(basis: BasisFunction, name: str, input_factor: Tensor, output_factor: Tensor) -> Rotation:

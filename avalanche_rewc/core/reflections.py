@@ -58,11 +58,21 @@ def leading_basis(basis: Tensor, rank: int | None) -> Tensor:
 
 
 def find_reflections(basis: Tensor, rank: int | None) -> Reflections | None:
-    """The form that `leading_basis` gave the basis, if it did and products are the cheaper by it; else None."""
+    """The form that `leading_basis` gave the basis, if it did and products are the cheaper by it; else None.
+
+    With C the first k columns of Q and E those of the identity, it can be read off: `Q = 1 + V (C₁ᵀ − 1)⁻¹ Vᵀ`, where
+    `V = C − E` and C₁ are the first k rows of C. (`Q E = C`, and Q is orthogonal since `VᵀV = 2 − C₁ − C₁ᵀ`. Vectors
+    that are their axes already have no part in V, so the pseudo-inverse does.) Householder's algorithm once more would
+    not do: where a number on the diagonal is 0, as for a unit that is dead, it turns the vector round every time.
+    """
     if rank is None or 2 * rank >= basis.shape[-1]:
         return None
-    found = _householder(basis, rank)
-    if (found.dense() - basis).abs().max() > 1e-5:
+    columns = basis[..., :rank].double()
+    one = torch.eye(*columns.shape[-2:], dtype=columns.dtype, device=columns.device)
+    v = columns - one
+    inverse = torch.linalg.pinv(columns[..., :rank, :].mT - one[:rank])
+    found = Reflections(v @ inverse, v.mT)
+    if not (found.dense() - basis).abs().max() < 1e-5:
         return None  # a basis from elsewhere, or one that was full before its layer grew
     return Reflections(*(part.to(basis.dtype).contiguous() for part in found))
 

@@ -30,7 +30,8 @@ class TensorBatches(SupervisedPlugin, supports_distributed=True):  # type: ignor
 
     def __init__(self) -> None:
         super().__init__()
-        self._evaluated: dict[tuple[str, int], Fields] = {}
+        self._evaluated: dict[tuple[str, int], tuple[Any, Fields]] = {}
+        """What evaluation has read, and of which dataset: other streams may have the same name."""
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing to keep: what was read is read again."""
@@ -47,7 +48,9 @@ class TensorBatches(SupervisedPlugin, supports_distributed=True):  # type: ignor
         """Evaluation comes back to the same experiences again and again: they are kept."""
         experience = strategy.experience
         key = (experience.origin_stream.name, experience.current_experience)
-        self._evaluated[key] = self._speed_up(strategy.dataloader, self._evaluated.get(key))[0]
+        dataset, known = self._evaluated.get(key, (None, None))
+        known = known if dataset is experience.dataset else None
+        self._evaluated[key] = experience.dataset, self._speed_up(strategy.dataloader, known)[0]
 
     def _speed_up(self, loader: Any, known: Fields | None = None) -> list[Fields]:
         if not isinstance(loader, MultiDatasetDataLoader) or loader.loader_kwargs.get("num_workers"):

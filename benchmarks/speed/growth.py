@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
@@ -31,11 +31,23 @@ def mlp(width: int, classes: int = 10) -> Network:
     )
 
 
+def one_pass(network: Network, samples: int) -> Callable[[], object]:
+    """The gradient of one class's log-probability, all samples at once, summed: what the exact Fisher needs of each."""
+    torch.manual_seed(0)
+    model = network.make().eval()
+    x, _ = network.samples(samples)
+    score = model(x).log_softmax(-1)[:, 0].sum()
+    return lambda: torch.autograd.grad(score, list(model.parameters()), retain_graph=True)
+
+
 def consolidations(
-    networks: dict[str, tuple[Network, int, Any]], seconds: float, rounds: int
+    networks: dict[str, tuple[Network, int, Any]],
+    seconds: float,
+    rounds: int,
+    others: Mapping[str, Callable[[], object]] | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds of consolidations by round, by name: a network, samples, a kind of Fisher."""
-    candidates: dict[str, Callable[[], object]] = {}
+    """Seconds by round of consolidations, by name: a network, samples, a kind of Fisher; and of others beside them."""
+    candidates: dict[str, Callable[[], object]] = dict(others or {})
     for name, (network, samples, fisher) in networks.items():
         torch.manual_seed(0)
         model = network.make().eval()
@@ -66,11 +78,10 @@ def measure(seconds: float, widths: tuple[int, ...], experiences: int, rounds: i
         alone = interleaved({"eigh": lambda f=factor: eigenvectors(f)}, seconds / 4, at_least=2, warm_up=1)["eigh"]  # type: ignore[misc]
         by_width[str(width)] = {"consolidation": whole, "four eigendecompositions": 4 * median(alone)}
     samples = {str(n): (NETWORKS["lenet"], n, "sampled") for n in SAMPLES}
-    classes: dict[str, tuple[Network, int, Any]] = {"sampled": (mlp(256, 200), 200, "sampled")}
-    classes |= {str(c): (mlp(256, c), 200, "exact") for c in (10, 50, 200)}
+    classes: dict[str, tuple[Network, int, Any]] = {str(c): (mlp(256, c), 200, "exact") for c in (10, 50, 200)}
     return {
         "experiences": over_experiences(experiences),
         "widths": by_width,
         "samples": consolidations(samples, 2 * seconds, rounds),
-        "classes": consolidations(classes, seconds, rounds),
+        "classes": consolidations(classes, seconds, rounds, {"one pass": one_pass(mlp(256, 200), 200)}),
     }

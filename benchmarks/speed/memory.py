@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from avalanche_rewc import REWC, REWCPlugin
 from avalanche_rewc.core import FisherKind, Memory
+from avalanche_rewc.core.reflections import Reflections
 from avalanche_rewc.models import VGG16GlobalPool
 from benchmarks.speed.consolidation import estimate
 from benchmarks.speed.networks import NETWORKS, Network
@@ -34,13 +35,16 @@ def stored(memories: Iterable[Memory]) -> int:
     total = 0
     for memory in memories:
         total += size([*memory.importances.values(), *memory.anchors.values()])
-        total += size(t for r in memory.rotations.values() for t in (r.input_basis, r.output_basis))
+        for rotation in memory.rotations.values():
+            total += size((rotation.input_basis, rotation.output_basis))
+            cheap = [form for form in (rotation.input_matrix, rotation.output_matrix) if isinstance(form, Reflections)]
+            total += size(part for form in cheap for part in form)
         total += size(t for pair in memory.factors.values() for t in pair)
     return total
 
 
 def over_experiences(name: str, count: int) -> dict[str, list[float]]:
-    """Stored bytes after each experience in units of the model's, of R-EWC's modes and of Avalanche's EWC."""
+    """Stored bytes after each experience in units of the model's: R-EWC, its diagonal form, Avalanche's EWC."""
     network = NETWORKS[name]
     experiences = experiences_of(network, count)
     rewc: dict[str, Any] = {"ewc_lambda": LAMBDA, "samples_per_class": 1, "fisher": "sampled"}

@@ -51,11 +51,11 @@ def _growth(quick: bool) -> Results:
 def _memory(quick: bool) -> Results:
     if quick:
         return memory.measure({"sampled": (1, 2)}, 5)
-    return memory.measure({"sampled": (4, 16), "exact": (1, 4)}, 50)
+    return memory.measure({"sampled": (4, 32), "exact": (1, 4)}, 50)
 
 
 def _data(quick: bool) -> Results:
-    return data.measure(1, 6_000, 1_000, 2) if quick else data.measure(1, 60_000, 10_000, 5)
+    return data.measure(1, 6_000, 1_000, 2) if quick else data.measure(2, 60_000, 10_000, 5)
 
 
 @dataclass(frozen=True)

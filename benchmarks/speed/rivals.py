@@ -2,7 +2,7 @@
 
 All are called as `rival(model, x, y, generator)`, with a model in eval mode, samples (N, ...) and the data's labels,
 and leave the model as it was; those that work in batches take a `batch_size` too. They answer with an `Estimate` or
-with the object that their library makes. `RIVALS` says what each computes: not all compute the same.
+with the object that their library makes. Not all compute the same.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, TensorDataset
 
+from avalanche_rewc.core.bases import eigenvectors
 from benchmarks.speed.paper_form import between_fixed_layers
 
 BATCH = 32
@@ -61,9 +62,9 @@ def loop(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator, exa
 
 
 def vmap(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator, batch_size: int = BATCH) -> Estimate:
-    """Factors of whole batches from hooks, per-sample gradients by `torch.func`: the usual way in torch alone."""
+    """`loop` in batches: per-sample gradients by `torch.func`, the usual way in torch alone."""
     batches = x.split(batch_size)  # type: ignore[no-untyped-call]
-    return _estimate(model, batches, partial(_drawn, generator), partial(_rotating, partial(_by_vmap, model)))
+    return _estimate(model, batches, partial(_drawn, generator), partial(_by_vmap, model))
 
 
 def _estimate(
@@ -87,25 +88,13 @@ def _estimate(
                 edges = [call.edge for call in rotated]
                 _add_products(outputs, rotated, torch.autograd.grad(_score(logits, term), edges, retain_graph=True))
     factors = {name: (inputs[name] / samples, outputs[name] / samples) for name in inputs}
-    gradients = gradients_in({name: (_eigenvectors(a), _eigenvectors(g)) for name, (a, g) in factors.items()})
+    gradients = gradients_in({name: (eigenvectors(a), eigenvectors(g)) for name, (a, g) in factors.items()})
     importances = {name: torch.zeros_like(parameter) for name, parameter in _trained(model).items()}
     for batch, found in zip(batches, chosen, strict=True):
         for per_sample in gradients(batch, found):
             for name, gradient in per_sample.items():
                 importances[name] += gradient.square().sum(0) / samples
     return Estimate(factors, importances)
-
-
-def _rotating(gradients: Gradients, bases: Bases) -> Gradients:
-    """`U2ᵀ dW U1` of every sample, for each kernel position."""
-
-    def rotated(batch: Tensor, terms: Sequence[Term]) -> Iterator[dict[str, Tensor]]:
-        for found in gradients(batch, terms):
-            for name, (input_basis, output_basis) in bases.items():
-                found[name] = torch.einsum("boi...,ok,ij->bkj...", found[name], output_basis, input_basis)
-            yield found
-
-    return rotated
 
 
 def _drawn(generator: torch.Generator, logits: Tensor) -> list[Term]:
@@ -123,14 +112,19 @@ def _score(logits: Tensor, term: Term) -> Tensor:
     return (term[0] * logits.log_softmax(-1).gather(1, term[1][:, None])[:, 0]).sum()
 
 
-def _by_autograd(model: nn.Module, bases: Bases) -> Gradients:
-    """Between the paper's two fixed layers."""
+def _in_bases(model: nn.Module, bases: Bases) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The model in the paper's form, where gradients are in rotated coordinates, and what it trains."""
     trained = _trained(model)
     rotated = {
         name: (a, g, torch.einsum("oi...,ok,ij->kj...", trained[name].detach(), g, a)) for name, (a, g) in bases.items()
     }
     form, parameters = between_fixed_layers(model, rotated)
-    wanted = [parameters[name] for name in trained]
+    return form, {name: parameters[name] for name in trained}
+
+
+def _by_autograd(model: nn.Module, bases: Bases) -> Gradients:
+    form, trained = _in_bases(model, bases)
+    wanted = list(trained.values())
 
     def gradients(sample: Tensor, terms: Sequence[Term]) -> Iterator[dict[str, Tensor]]:
         logits = form(sample)
@@ -141,23 +135,26 @@ def _by_autograd(model: nn.Module, bases: Bases) -> Gradients:
     return gradients
 
 
-def _by_vmap(model: nn.Module, batch: Tensor, terms: Sequence[Term]) -> Iterator[dict[str, Tensor]]:
-    def score(values: dict[str, Tensor], sample: Tensor, root: Tensor, label: Tensor) -> Tensor:
-        return _score(functional_call(model, values, (sample[None],)), (root[None], label[None]))
+def _by_vmap(model: nn.Module, bases: Bases) -> Gradients:
+    form, trained = _in_bases(model, bases)
+    before = {id(parameter): name for name, parameter in trained.items()}
+    names = {name: before[id(parameter)] for name, parameter in _trained(form).items()}
+    values = {name: parameter.detach() for name, parameter in _trained(form).items()}
 
-    values = {name: parameter.detach() for name, parameter in _trained(model).items()}
-    for term in terms:
-        with sdpa_kernel(SDPBackend.MATH):  # the fused attention has no batching rule
-            yield torch.func.vmap(torch.func.grad(score), (None, 0, 0, 0))(values, batch, *term)
+    def score(values: dict[str, Tensor], sample: Tensor, root: Tensor, label: Tensor) -> Tensor:
+        return _score(functional_call(form, values, (sample[None],)), (root[None], label[None]))
+
+    def gradients(batch: Tensor, terms: Sequence[Term]) -> Iterator[dict[str, Tensor]]:
+        for term in terms:
+            with sdpa_kernel(SDPBackend.MATH):  # the fused attention has no batching rule
+                found = torch.func.vmap(torch.func.grad(score), (None, 0, 0, 0))(values, batch, *term)
+            yield {names[name]: gradient for name, gradient in found.items()}
+
+    return gradients
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def _eigenvectors(factor: Tensor) -> Tensor:
-    vectors: Tensor = torch.linalg.eigh(factor.double())[1]  # in float32 it fails on some factors of few samples
-    return vectors.flip(-1).to(factor)
 
 
 @dataclass(frozen=True)
@@ -206,25 +203,28 @@ def backpack_rotated(
     from backpack import backpack, extend
     from backpack.extensions import BatchGrad
 
-    extended = copy.deepcopy(model)
-    for module in extended.modules():
-        if getattr(module, "inplace", False):  # its backward hooks do not allow that
-            module.inplace = False  # type: ignore[assignment]
-        if any(True for _ in module.parameters(recurse=False)):
-            extend(module)
+    def gradients_in(bases: Bases) -> Gradients:
+        form, found = _in_bases(model, bases)
+        trained: dict[str, Any] = dict(found)
+        for module in form.modules():
+            if getattr(module, "inplace", False):  # its backward hooks do not allow that
+                module.inplace = False  # type: ignore[assignment]
+            if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
+                extend(module)
 
-    def gradients(batch: Tensor, terms: Sequence[Term]) -> Iterator[dict[str, Tensor]]:
-        for term in terms:
-            with warnings.catch_warnings(), backpack(BatchGrad()):
-                warnings.simplefilter("ignore")  # of modules it does not know: see below
-                _score(extended(batch), term).backward()  # type: ignore[no-untyped-call]
-            trained: dict[str, Any] = dict(_trained(extended))
-            if missing := [name for name, parameter in trained.items() if not hasattr(parameter, "grad_batch")]:
-                raise Unsupported(f"BackPACK has no per-sample gradients of {missing[0]} and {len(missing) - 1} others")
-            yield {name: parameter.grad_batch for name, parameter in trained.items()}
+        def gradients(batch: Tensor, terms: Sequence[Term]) -> Iterator[dict[str, Tensor]]:
+            for term in terms:
+                with warnings.catch_warnings(), backpack(BatchGrad()):
+                    warnings.simplefilter("ignore")  # of modules it does not know: see below
+                    _score(form(batch), term).backward()  # type: ignore[no-untyped-call]
+                if missing := [name for name, own in trained.items() if not hasattr(own, "grad_batch")]:
+                    raise Unsupported(f"BackPACK has no gradients per sample of {missing[0]}")
+                yield {name: parameter.grad_batch for name, parameter in trained.items()}
+
+        return gradients
 
     batches = x.split(batch_size)  # type: ignore[no-untyped-call]
-    return _estimate(model, batches, partial(_drawn, generator), partial(_rotating, gradients))
+    return _estimate(model, batches, partial(_drawn, generator), gradients_in)
 
 
 def backpack(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator, batch_size: int = BATCH) -> Estimate:
@@ -390,7 +390,7 @@ def _solved(library: str, compute: Callable[[], tuple[Any, Tensor]]) -> Any:
 
 @dataclass(frozen=True)
 class Rival:
-    """`run(model, x, y, generator)`, what it computes, and the library it needs beside this project's own.
+    """`run(model, x, y, generator)`, and the library it needs beside this project's own.
 
     Attributes:
         in_batches: `run` takes a `batch_size`.
@@ -398,31 +398,23 @@ class Rival:
 
     title: str
     run: Callable[..., Any]
-    computes: str
     library: str = "torch"
     in_batches: bool = True
 
 
-_SAME = "the same as consolidate: factors, bases, rotated diagonal"
-_EKFAC = "EKFAC: factors over patches, bases and rotated diagonal of Linear and Conv2d layers only"
 RIVALS: dict[str, Rival] = {
-    "loop": Rival("one sample at a time", loop, _SAME, in_batches=False),
-    "loop-exact": Rival("one sample at a time, exact", partial(loop, exact=True), _SAME, in_batches=False),
-    "vmap": Rival("torch.func.vmap", vmap, _SAME),
-    "backpack-rotated": Rival("BackPACK BatchGrad", backpack_rotated, _SAME, "backpack"),
-    "backpack": Rival(
-        "BackPACK KFAC", backpack, "factors over patches, diagonal in original coordinates; no bases", "backpack"
-    ),
-    "nngeometry": Rival("nngeometry EKFAC", nngeometry, f"{_EKFAC}, with their biases", "nngeometry"),
-    "nngeometry-exact": Rival(
-        "nngeometry EKFAC, exact", partial(nngeometry, exact=True), f"{_EKFAC}, with their biases", "nngeometry"
-    ),
-    "curvlinops": Rival("curvlinops EKFAC", curvlinops, _EKFAC, "curvlinops"),
-    "curvlinops-exact": Rival("curvlinops EKFAC, exact", partial(curvlinops, exact=True), _EKFAC, "curvlinops"),
-    "avalanche": Rival(
-        "Avalanche's EWC", avalanche, "squared mean gradients of mini-batches: not the Fisher, no factors"
-    ),
+    "loop": Rival("one sample at a time", loop, in_batches=False),
+    "loop-exact": Rival("one sample at a time, exact", partial(loop, exact=True), in_batches=False),
+    "vmap": Rival("torch.func.vmap", vmap),
+    "backpack-rotated": Rival("BackPACK BatchGrad", backpack_rotated, "backpack"),
+    "backpack": Rival("BackPACK KFAC", backpack, "backpack"),
+    "nngeometry": Rival("nngeometry EKFAC", nngeometry, "nngeometry"),
+    "nngeometry-exact": Rival("nngeometry EKFAC, exact", partial(nngeometry, exact=True), "nngeometry"),
+    "curvlinops": Rival("curvlinops EKFAC", curvlinops, "curvlinops"),
+    "curvlinops-exact": Rival("curvlinops EKFAC, exact", partial(curvlinops, exact=True), "curvlinops"),
+    "avalanche": Rival("Avalanche's EWC", avalanche),
 }
+"""What each computes is in its docstring: the first four what `consolidate` does with whole bases, the others less."""
 
 
 def available() -> list[str]:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -180,6 +181,16 @@ def test_measured_parts_are_kept_and_not_measured_again(monkeypatch, tmp_path, c
     capsys.readouterr()
 
 
+def test_rivals_are_compared_with_the_same_kind_of_fisher():
+    seconds = {"consolidate": [1.0], "consolidate-exact": [4.0], "vmap": [3.0], "loop": [9.0], "loop-exact": [6.0]}
+    found = {"lenet": {"samples": 100, "seconds": seconds, "batch": {}, "refused": {}}}
+    measured = {"consolidation@1": {"found": found, "quick": False}}
+    reached = {bar.what: bar.reached.median for bar in bars(measured)}
+    assert reached["the fastest rival / consolidation: LeNet, batch 100"] == 3.0
+    assert reached["the same, exact Fisher: LeNet, batch 100"] == 1.5
+    assert reached["one sample at a time / consolidation: LeNet"] == 9.0
+
+
 def test_every_candidate_has_its_turns():
     counts = {"a": 0, "b": 0}
 
@@ -214,16 +225,19 @@ def test_rivals_compute_the_same(rival):
         torch.testing.assert_close(g, ours.factors[name][1][0])
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_the_loop_computes_every_number_of_the_library(exact):
+@pytest.mark.parametrize("way", ["loop", "loop, exact", "vmap"])
+def test_rivals_compute_every_number_of_the_library(way):
     """With more samples than features, so that no basis is free, and its second pass in the paper's form."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(2, 3, 3, padding=1, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 5), nn.Tanh()]
     model = nn.Sequential(*layers, nn.Linear(5, 4)).double().eval()
     x = torch.randn(60, 2, 4, 4, dtype=torch.float64)
-    theirs = loop(model, x, x, torch.Generator().manual_seed(0), exact=exact)
+    exact, at_once = way == "loop, exact", 32 if way == "vmap" else 1
+    rival = vmap if way == "vmap" else partial(loop, exact=exact)
+    theirs = rival(model, x, x, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(0)
-    labels = torch.cat([torch.multinomial(model(one[None]).softmax(-1), 1, generator=generator)[0] for one in x])
+    draws = [torch.multinomial(model(batch).softmax(-1), 1, generator=generator)[:, 0] for batch in x.split(at_once)]
+    labels = torch.cat(draws)
     kind = "exact" if exact else "empirical"
     ours = consolidate(model, lambda: [((x,), labels)], fisher=kind, normalize=False)
     assert set(ours.rotations) == {"0.weight", "3.weight"}

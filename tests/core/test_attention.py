@@ -126,6 +126,15 @@ class Causal(Attending):
         return self.attention(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
 
 
+class SeesNothing(Attending):
+    """Tokens that may look at none, in every sample: torch's fused attention gives zeros and not NaN."""
+
+    def attend(self, x):
+        mask = torch.zeros(TOKENS, TOKENS, dtype=torch.bool)
+        mask[1] = True
+        return self.attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+
 class Twice(Attending):
     """The second time with fewer tokens."""
 
@@ -225,7 +234,19 @@ class OwnScale(Attending):
 
 KINDS = [
     *(WithWeights, SequenceFirst, Cross, CrossSequenceFirst, OtherWidths, WithoutBias, Padded, PaddedSequenceFirst),
-    *(Attending, Masked, MaskedByHead, Causal, Twice, FrozenInput, Tied, CalledToo, LooksCount, MoreKeys, ZeroKey),
+    *(
+        Attending,
+        Masked,
+        MaskedByHead,
+        Causal,
+        Twice,
+        FrozenInput,
+        Tied,
+        CalledToo,
+        LooksCount,
+        MoreKeys,
+        ZeroKey,
+    ),
     *(Unbatched, Folded, OwnArguments, OwnScale),
 ]
 
@@ -251,6 +272,21 @@ def test_attention(kind):
     assert "attention.out_proj" not in plan.rotated
     memory = consolidate(model, lambda: [((x[:3],), None), ((x[3:],), None)], layers="all", fisher="exact")
     assert_oracle(model, x, memory)
+
+
+def test_tokens_that_see_nothing():
+    """One sample at a time by autograd: the oracle's `torch.func` gives NaN here, which torch itself does not."""
+    model, x = SeesNothing(), tokens()
+    memory = consolidate(model, lambda: [((x,), None)], layers="none", fisher="exact")
+    expected = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
+    for one in x:
+        scores = model(one[None]).log_softmax(-1)[0]
+        for score in scores:
+            found = torch.autograd.grad(score, list(model.parameters()), retain_graph=True)
+            for total, gradient in zip(expected.values(), found, strict=True):
+                total += score.detach().exp() * gradient.square() / len(x)
+    for name, importance in memory.importances.items():
+        torch.testing.assert_close(importance, expected[name])
 
 
 @pytest.mark.parametrize("kind", [Attending, Twice, MaskedByHead, PaddedSequenceFirst])

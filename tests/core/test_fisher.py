@@ -131,7 +131,7 @@ def test_all_signals_of_fewer_samples(monkeypatch):
         maths, "squared_gradients", lambda m, c, g, r: seen.append(g[0].shape[:2]) or squared(m, c, g, r)
     )
     model, x = CASES["tokens"].model(), CASES["tokens"].inputs()
-    monkeypatch.setattr(gradients, "CHUNK_BYTES", 5000)  # room for some samples and not for all
+    monkeypatch.setattr(gradients, "CHUNK_BYTES", 10_000)  # room for some samples and not for all
     consolidate(model, batches_of(x, size=7), layers="all", fisher="exact")
     assert {signals for signals, _ in seen} == {2}
     assert 1 < max(samples for _, samples in seen) < 7
@@ -297,6 +297,52 @@ def test_no_part_of_a_batch_lives_beside_the_next(monkeypatch):
     consolidate(model, batches_of(torch.randn(6, 2, 5), size=6))
     assert len(alive) > 2 * 6
     assert max(alive) == 0
+
+
+def test_what_is_kept_for_the_second_look_is_counted(monkeypatch):
+    """Samples that no watched layer sees are not kept at all; those that gradients have to come from, counted."""
+    module = sys.modules[consolidate.__module__]
+    kept = []
+    original = module._Estimation._pass
+
+    def passed(self, **options):
+        yield from original(self, **options)
+        kept.append(self._kept)
+
+    monkeypatch.setattr(module._Estimation, "_pass", passed)
+    x = torch.randn(4, 3, 30, 30)
+    frozen = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    frozen.requires_grad_(False)
+    model = torch.nn.Sequential(frozen, torch.nn.Linear(2, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    consolidate(model, batches_of(x))
+    assert kept[0] is not None
+    assert all(seen.args == () for seen in kept[0])
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.scale = model, torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return self.inner(x) * self.scale  # no layer: its gradient takes the whole model
+
+    monkeypatch.setattr(module, "KEPT_BYTES", 4 * x.numel() - 1)
+    kept.clear()
+    consolidate(Scaled(), batches_of(x))
+    assert kept[0] is None
+
+
+def test_gradients_of_many_outputs_are_divided(monkeypatch):
+    """By what a layer puts out, not by what it takes in: a first convolution makes many channels of few."""
+    seen = []
+    squared = maths.squared_gradients
+    monkeypatch.setattr(maths, "squared_gradients", lambda m, c, g, r: seen.append(g[0].numel()) or squared(m, c, g, r))
+    wide = torch.nn.Sequential(torch.nn.Conv2d(1, 50, 1), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    model = torch.nn.Sequential(wide, torch.nn.Linear(50, 8))
+    each = 50 * 6 * 6  # of a sample's gradient for one signal
+    monkeypatch.setattr(gradients, "CHUNK_BYTES", 4 * 3 * each)
+    consolidate(model, batches_of(torch.randn(5, 1, 6, 6), size=5), fisher="exact")
+    assert 0 < max(seen) <= 3 * each
 
 
 def test_as_many_samples_at_once_as_fit():

@@ -58,6 +58,24 @@ def test_the_form_is_found_where_it_is_right_and_pays():
     assert find_reflections(orthogonal(9, groups=2), 3) is None, "not of that form"
 
 
+def test_the_form_is_found_whatever_is_zero():
+    """Units that are dead, inputs that are always 0 and vectors that are axes: zeros where Householder divides."""
+    generator = torch.Generator().manual_seed(0)
+    alive = torch.ones(40)
+    alive[[0, 2, 3, 7, 20]] = 0
+    x = torch.randn(100, 40, generator=generator) * alive
+    identity = torch.eye(40).unsqueeze(0)
+    shuffled = identity[..., torch.randperm(40, generator=generator)]
+    few = torch.randn(5, 40, generator=generator) * alive
+    for basis in (eigenvectors((x.T @ x).unsqueeze(0)), eigenvectors((few.T @ few).unsqueeze(0)), identity, shuffled):
+        leading = leading_basis(basis, 9)
+        found = find_reflections(leading, 9)
+        assert found is not None
+        assert torch.allclose(found.dense(), leading, atol=1e-6)
+        overlap = basis[..., :9].mT @ leading[..., :9]
+        assert torch.allclose(overlap.abs(), torch.eye(9).expand_as(overlap), atol=1e-5)
+
+
 CASES = {
     "linear": (lambda: nn.Linear(9, 11), (4, 9), 1),
     "tokens": (lambda: nn.Linear(9, 11, bias=False), (4, 3, 9), 1),

@@ -69,3 +69,17 @@ def test_loader_workers_are_left_alone():
     stream = blob_stream(2, dtype=torch.float32)
     strategy.train(stream.train_stream[0], num_workers=1)
     strategy.eval(stream.test_stream, num_workers=1)
+
+
+def test_other_streams_of_the_same_name_are_not_mistaken_for_each_other():
+    def accuracies(plugins):
+        strategy = Naive(**settings(Growing(inputs=64), plugins=plugins))
+        strategy.train(SplitDigits().train_stream[0])
+        streams = [SplitDigits(class_order=order).test_stream for order in (range(10), range(9, -1, -1), range(10))]
+        return [dict(strategy.eval(stream)) for stream in streams]
+
+    torch.manual_seed(0)
+    slow = accuracies([])
+    torch.manual_seed(0)
+    assert accuracies([TensorBatches()]) == slow
+    assert slow[0] != slow[1]
