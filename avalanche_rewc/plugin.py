@@ -60,8 +60,8 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
             together (the basis of (E)KFAC).
         space: "rotated": the optimizer walks in rotated coordinates (the paper). "original": only the penalty is
             rotated, the model is never touched. The same under SGD, not under Adam.
-        fisher: "exact" (expectation over all classes; as many backward passes as there are classes), "sampled" (labels
-            drawn from the model, the paper), "empirical" (the data's labels).
+        fisher: "exact" (expectation over all classes; up to as many backward signals as there are classes), "sampled"
+            (labels drawn from the model, the paper), "empirical" (the data's labels).
         samples_per_class: how many samples of each class of an experience the estimate uses; None: all.
         mode: "last" keeps the importances of the last experience only (the paper; memory and time stay flat),
             "separate" one set for every experience, "online" one decaying sum.
@@ -70,7 +70,7 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
             "output_only", "authors", "printed", "random", "random_input", "random_output", or a function
             (input_factor, output_factor) -> (input_basis, output_basis).
         rank: how many leading vectors of each basis become axes; the other axes stay near the original ones, and a
-            rotated step costs 2·rank/width of what it does with whole bases (None, the paper).
+            basis is applied for 2·rank/width of what a whole one costs (None: whole ones, the paper).
         normalize: divide the importances by their sum, the trace of the Fisher. A well-trained network is certain of
             its samples and its Fisher is tiny, by how much depends on epochs, data, loss and `fisher`; divided by the
             trace, the same λ serves all of them. False: the paper's penalty, whose λ has to be found each time.

@@ -55,8 +55,9 @@ def consolidate(
             bases, and small for a model that is certain of its samples, by many orders of magnitude.
         rank: how many leading vectors of each basis become axes; None: all. With few of them a rotation is cheap.
 
-    The model's modes, gradients and `requires_grad` are left as they were. Cost: two forward passes, two backward
-    passes per signal without weight gradients, one eigendecomposition per side of a rotated layer.
+    The model's modes, gradients and `requires_grad` are left as they were. Cost: two forward passes (one, if what they
+    see fits into `KEPT_BYTES`), as many backward passes per signal without weight gradients, one eigendecomposition per
+    side of a rotated layer.
 
     Raises:
         RuntimeError: no data, or a non-finite factor, Fisher or parameter; it names the layer. Nothing has been

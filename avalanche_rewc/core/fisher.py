@@ -45,7 +45,7 @@ def sum_of_outer_products(batches: Iterable[Tensor]) -> Tensor:
 
 def finite_product(formula: str, left: Tensor, right: Tensor) -> Tensor:
     """`einsum` of two finite tensors; in float64 where float32 overflows, as it does for squares of activations of
-    2·10¹⁹. The result is not finite only if an operand is not."""
+    2·10¹⁹."""
     product = torch.einsum(formula, left, right)
     if product.dtype == torch.float64 or geometry.all_finite(product):
         return product

@@ -49,8 +49,8 @@ class Reflections(NamedTuple):
 def leading_basis(basis: Tensor, rank: int | None) -> Tensor:
     """An orthogonal basis with the span of the first `rank` columns of `basis` in its first columns. (g, d, d).
 
-    All columns if there are no more, or for None. They are orthogonal to the last bit of their precision then, whatever
-    made them: one Newton-Schulz step `U (3 − UᵀU) / 2` takes away what was missing.
+    All columns if there are no more, or for None. One Newton-Schulz step `U (3 − UᵀU) / 2` then squares what they were
+    short of orthogonal: from LAPACK's float32, to the last bit.
     """
     if rank is None or rank >= basis.shape[-1]:
         return 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)

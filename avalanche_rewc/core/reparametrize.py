@@ -11,9 +11,9 @@ positions, m outputs, q inputs and K kernel positions the multiplications are
     output side:   B · P_out · m²   (activations)     m² · q · K    (weight)
 
 in the forward pass (with a rank of k, 2·k in place of one factor q or m of a square), and as many again in the backward
-pass, but for the input side of a layer whose input needs no
-gradient, such as the first one. So a side goes to the activations if there are fewer of them than there are rows of the
-weight on that side, and the input side of a first layer if there are fewer than twice as many.
+pass, but for the input side of a layer whose input needs no gradient, such as the first one. So a side goes to the
+activations if there are fewer of them than there are rows of the weight on that side, and the input side of a first
+layer if there are fewer than twice as many.
 """
 
 from __future__ import annotations
@@ -96,11 +96,8 @@ def _activation_sides(module: nn.Module, rotation: Rotation, rows: Rows) -> tupl
     """Whether the input basis, that of inputs without gradient, and the output basis are applied to the activations."""
     weight = geometry.weight_of(module)
     if type(module).forward not in _PLAIN_FORWARDS or rotation.mixes_positions(weight):
-        return (
-            False,
-            False,
-            False,
-        )  # a forward of the user's own reads `self.weight`; patches exist only inside the kernel
+        # A forward of the user's own reads `self.weight`; patches exist only inside the kernel.
+        return False, False, False
     if weight.dtype != rotation.input_basis.dtype:
         return False, False, False  # activations in 16 bits; the bases are not
     m, q = rotation.output_basis.shape[1], rotation.input_basis.shape[1]
