@@ -140,14 +140,13 @@ class Findings:
 
     def reached(self, bar: float, *case: Any, **differs: Any) -> str:
         """`gain`, and whether it is at least so many points."""
-        return _verdict(self.gain(*case, **differs), 100 * self.lead(*case, **differs).mean >= bar)
+        points = 100 * self.lead(*case, **differs).mean
+        return _verdict(self.gain(*case, **differs) + _hidden(points, bar), points >= bar)
 
     def level(self, bar: float, *case: Any, **differs: Any) -> str:
         """`average`, and whether it is at least so many per cent."""
-        shown, points = self.average(*case, **differs), self.points(*case, **differs)
-        if points < bar <= round(points, 1):
-            shown += f" ({points:.2f})"  # rounding hides by how much it is missed
-        return _verdict(shown, points >= bar)
+        points = self.points(*case, **differs)
+        return _verdict(self.average(*case, **differs) + _hidden(points, bar), points >= bar)
 
     def share(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str, bar: float) -> str:
         """A method's average accuracy as per cent of another's, and whether it is at least so many."""
@@ -216,6 +215,11 @@ class Findings:
         names = ("python", "torch", "avalanche-lib", "numpy")
         everything = [result for path in sorted(KEPT.glob(f"*{PACKED}")) for result in kept(path.stem)]
         return ", ".join(f"{n} {'/'.join(sorted({str(r['versions'][n]) for r in everything}))}" for n in names)
+
+
+def _hidden(points: float, bar: float) -> str:
+    """The second decimal, where rounding to one would hide that the bar is missed."""
+    return f" ({points:.2f})" if points < bar <= round(points, 1) else ""
 
 
 def _verdict(value: str, reached: bool) -> str:
