@@ -72,8 +72,11 @@ def find_reflections(basis: Tensor, rank: int | None) -> Reflections | None:
     v = columns - one
     inverse = torch.linalg.pinv(columns[..., :rank, :].mT - one[:rank])
     found = Reflections(v @ inverse, v.mT)
-    if not (found.dense() - basis).abs().max() < 1e-5:
-        return None  # a basis from elsewhere, or one that was full before its layer grew
+    # On a random vector, which a basis from elsewhere (or one that was full before its layer grew) sends elsewhere: the
+    # whole matrices would take d²·k multiplications more.
+    vector = torch.randn(basis.shape[-1], 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(v)
+    if not (found.times(vector) - basis.to(v) @ vector).abs().max() < 1e-4:
+        return None
     return Reflections(*(part.to(basis.dtype).contiguous() for part in found))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.speed.networks import NETWORKS
 from benchmarks.speed.parts import of_part
 from benchmarks.speed.ratio import Ratio, Verdict, ratio
+from benchmarks.speed.steps import LEARNED
 
 EPOCH = 300
 """Steps of 100 samples in an epoch of one of two MNIST experiences."""
@@ -77,7 +78,7 @@ def _steps(found: dict[str, Any]) -> Iterator[Bar]:
         yield from _worst(
             f"step / Avalanche's online EWC: {NETWORKS[name].title}", 1.1, ratios("rewc", "ewc online", (name,))
         )
-    for tasks in (1, 5, 20):
+    for tasks in LEARNED:
         yield from _worst(
             f"step / Avalanche's separate EWC after {tasks}", 1.0, ratios("rewc", f"ewc separate after {tasks}")
         )

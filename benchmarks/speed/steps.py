@@ -27,7 +27,7 @@ from benchmarks.speed.timing import interleaved
 
 LAMBDA = 1e-3
 """Small, so that weights stay where they are: times do not depend on it."""
-LEARNED = (1, 5, 20)
+LEARNED = (1, 2, 5, 20)
 """Experiences that `separate` EWC has learned when it is timed."""
 
 
@@ -137,6 +137,7 @@ def measure(name: str, seconds: float, *, later: int | None = None, rounds: int 
         "naive": step_of(ready(Naive)),
         "rewc": step_of(rotated),
         "rewc whole": step_of(rewc(rank=None)),
+        "rewc rank 32": step_of(rewc(rank=32)),
         "rewc original": step_of(rewc(space="original")),
         "rewc none": step_of(rewc(layers="none")),
         "paper": paper_step(rotated, plugin.memories[-1]),
