@@ -176,27 +176,26 @@ def _probe(
     with capture(watched) as record:
         logits = model(*args)
     _check_logits(logits)
-    _refuse_company_of_samples(model, args, logits)
     # Random signals: those of a saturated softmax would vanish and prove nothing.
     signal = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
+    reference: dict[str, Tensor] = {}
+    for i in range(len(logits)):
+        alone = _alone(model, args, logits, i)
+        single = torch.autograd.grad(alone, list(parameters.values()), signal[i : i + 1], allow_unused=True)
+        for name, gradient in zip(parameters, single, strict=True):
+            if gradient is not None:
+                found = _fingerprint(gradient.unsqueeze(0))
+                # Zeros for samples that have no use for it, where a gate lets only some of them through.
+                reference.setdefault(name, found.new_zeros(len(logits), 2))[i] = found[0]
+
     gradients = record.output_gradients(logits, signal)
     closed: dict[str, dict[str, Tensor]] = {}
     for name in record.order:
         try:
-            found = closed_form(watched[name], record.calls[name], gradients[name])
+            by_attribute = closed_form(watched[name], record.calls[name], gradients[name])
         except (RuntimeError, IndexError):
             continue  # a subclass or a use with other shapes than its base class has: the general way
-        closed[name] = {attribute: _fingerprint(value) for attribute, value in found.items()}
-
-    per_sample: dict[str, list[Tensor]] = {}
-    for i in range(logits.shape[0]):
-        only = torch.zeros_like(signal)
-        only[i] = signal[i]
-        single = torch.autograd.grad(logits, list(parameters.values()), only, retain_graph=True, allow_unused=True)
-        for name, gradient in zip(parameters, single, strict=True):
-            if gradient is not None:
-                per_sample.setdefault(name, []).append(_fingerprint(gradient.unsqueeze(0)))
-    reference = {name: torch.cat(prints) for name, prints in per_sample.items()}
+        closed[name] = {attribute: _fingerprint(value) for attribute, value in by_attribute.items()}
     return _Evidence(record, closed, reference, logits, signal)
 
 
@@ -251,11 +250,12 @@ def check_finite(logits: Tensor, where: str) -> None:
         )
 
 
-def _same_logits(ours: Tensor, logits: Tensor) -> bool:
-    """Whether the first rows agree. Columns that are the same for every sample say nothing about that and are left out:
-    the −1000 of a masked unit would set a scale on which any logits agree."""
+def _same_logits(ours: Tensor, logits: Tensor, first: int = 0) -> bool:
+    """Whether the rows from `first` on agree. Columns that are the same for every sample say nothing about that and are
+    left out: the −1000 of a masked unit would set a scale on which any logits agree."""
     varies = (logits != logits[:1]).any(0)
-    reference, ours = (values.detach()[: len(ours), varies].nan_to_num(neginf=0.0) for values in (logits, ours))
+    rows = logits[first : first + len(ours)]
+    reference, ours = (values.detach()[:, varies].nan_to_num(neginf=0.0) for values in (rows, ours))
     return not varies.any() or _close(ours, reference, logits.dtype)
 
 
@@ -268,25 +268,26 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
             )
 
 
-def _refuse_company_of_samples(model: nn.Module, args: tuple[Any, ...], logits: Tensor) -> None:
-    """A sample must have its own logits, whatever stands beside it in the batch."""
-    if not _same_logits(model(*args), logits):
-        raise RuntimeError(
-            "the model answers at random in eval mode: per-sample gradients have no meaning. Look for dropout or noise "
-            "that stays on, such as F.dropout(x) instead of F.dropout(x, training=self.training)"
-        )
+def _alone(model: nn.Module, args: tuple[Any, ...], logits: Tensor, sample: int) -> Tensor:
+    """The logits (1, C) of a sample alone. They must be those it has in company: its gradient is its own then."""
     try:
-        alone = model(*(a[:1] if isinstance(a, Tensor) else a for a in args))
+        alone: Tensor = model(*(a[sample : sample + 1] if isinstance(a, Tensor) else a for a in args))
     except Exception as error:
         raise RuntimeError(
             f"the model fails on a batch of one sample in eval mode ({error}): per-sample gradients need that. Look "
             "for a squeeze() without a dimension, or a batch size that is written down"
         ) from error
-    if alone.shape != logits[:1].shape or not _same_logits(alone, logits):
+    if alone.shape == logits[:1].shape and _same_logits(alone, logits, sample):
+        return alone
+    if not _same_logits(model(*args), logits):
         raise RuntimeError(
-            "the logits of a sample change with the other samples in its batch, in eval mode: per-sample gradients "
-            "have no meaning. Look for batch statistics, or operations over the first dimension"
+            "the model answers at random in eval mode: per-sample gradients have no meaning. Look for dropout or noise "
+            "that stays on, such as F.dropout(x) instead of F.dropout(x, training=self.training)"
         )
+    raise RuntimeError(
+        "the logits of a sample change with the other samples in its batch, in eval mode: per-sample gradients "
+        "have no meaning. Look for batch statistics, or operations over the first dimension"
+    )
 
 
 def _refuse_parameters(parameters: Mapping[str, Tensor]) -> None:

@@ -111,6 +111,14 @@ class Unbatched(nn.Module):
         return self.head(torch.stack([torch.tanh(self.conv(one.reshape(1, 2, 3))).mean((1, 2)) for one in x]))
 
 
+class Gated(Body):
+    """Every sample goes on with what one of two layers made of it; alone, it has no use for the other one."""
+
+    def forward(self, x):
+        both = self.body(x), self.aux(x)
+        return self.head(torch.tanh(torch.stack([both[int(one[1] > 0)][i] for i, one in enumerate(x)])))
+
+
 ODD = {
     Auxiliary: {"body", "head"},
     WithoutGradient: {"aux", "head"},
@@ -119,6 +127,7 @@ ODD = {
     OwnNorm: {"body", "aux", "head"} - {"aux"},
     OwnPadding: {"head"},
     Unbatched: {"conv", "head"},
+    Gated: {"body", "aux", "head"},
 }
 
 
@@ -137,6 +146,11 @@ def test_odd_uses_give_the_oracle_s_numbers(kind):
     torch.testing.assert_close(model(x), before, rtol=1e-9, atol=1e-9)
     training.end()
     torch.testing.assert_close(model(x), before, rtol=1e-9, atol=1e-9)
+
+
+def test_a_layer_that_some_samples_pass_by_takes_the_fast_way_all_the_same():
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(1)).double()
+    assert make_plan(Gated().eval(), (x,), "all").general == []
 
 
 def test_notes_say_why():
