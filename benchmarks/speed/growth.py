@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from avalanche.training.templates import SupervisedTemplate
+from torch import nn
 
 from avalanche_rewc import REWC
 from avalanche_rewc.core.bases import eigenvectors
@@ -18,17 +19,22 @@ from benchmarks.speed.steps import LAMBDA, experiences_of, strategy_of
 from benchmarks.speed.timing import interleaved, now
 
 SAMPLES = (100, 200, 400, 800, 1600)
+CERTAIN = 100.0
+"""Times the logits of a random network: the most probable of 200 classes has nearly 0.9 then, as in a trained one."""
 
 
-def mlp(width: int, classes: int = 10) -> Network:
-    """Two hidden layers, all of a width."""
-    return Network(
-        f"MLP {width}",
-        lambda: FeatureMLP(width, (width, width), initial_out_features=classes),
-        (width,),
-        classes,
-        batch_size=32,
-    )
+def mlp(width: int, classes: int = 10, *, certain: bool = False) -> Network:
+    """Two hidden layers, all of a width. One that is certain gives few classes a probability, as if it were trained."""
+
+    def make() -> FeatureMLP:
+        model = FeatureMLP(width, (width, width), initial_out_features=classes)
+        if certain:
+            *_, head = (module for module in model.modules() if isinstance(module, nn.Linear))
+            with torch.no_grad():
+                head.weight.mul_(CERTAIN)
+        return model
+
+    return Network(f"MLP {width}", make, (width,), classes, batch_size=32)
 
 
 def one_pass(network: Network, samples: int) -> Callable[[], object]:
@@ -79,6 +85,7 @@ def measure(seconds: float, widths: tuple[int, ...], experiences: int, rounds: i
         by_width[str(width)] = {"consolidation": whole, "four eigendecompositions": 4 * median(alone)}
     samples = {str(n): (NETWORKS["lenet"], n, "sampled") for n in SAMPLES}
     classes: dict[str, tuple[Network, int, Any]] = {str(c): (mlp(256, c), 200, "exact") for c in (10, 50, 200)}
+    classes["200, certain"] = mlp(256, 200, certain=True), 200, "exact"
     return {
         "experiences": over_experiences(experiences),
         "widths": by_width,

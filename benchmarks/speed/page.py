@@ -93,6 +93,18 @@ class Page:
             rows.append([RIVALS[way].title if way in RIVALS else OURS[way], *cells])
         return markdown_table(Table("", header, rows))
 
+    def overtaking(self) -> str:
+        """Where the eigendecompositions become more than half of a consolidation."""
+        found = of_part(self.measured, "growth")
+        if found is None:
+            return _MISSING
+        shares = {width: t["four eigendecompositions"] / t["consolidation"] for width, t in found["widths"].items()}
+        below = max((int(width) for width, share in shares.items() if share <= 0.5), default=None)
+        above = min((int(width) for width, share in shares.items() if share > 0.5), default=None)
+        if below is None or above is None:
+            return f"The eigendecompositions are {'never' if above is None else 'always'} more than half of it."
+        return f"From a width between {below} and {above} on, the eigendecompositions are more than half of it."
+
     def widths(self) -> str:
         """Consolidation against layer width."""
         found = of_part(self.measured, "growth")
