@@ -35,8 +35,14 @@ def eigenvectors(factor: Tensor) -> Tensor:
 
 def is_orthogonal(basis: Tensor) -> bool:
     """`Uᵀ U v = v` for a random vector v: quadratic in the size, where the product itself would be cubic."""
-    vector = torch.randn(basis.shape[-1], 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(basis)
+    vector = random_vector(basis)
     return bool((basis.mT @ (basis @ vector) - vector).abs().max() < 1e-3)
+
+
+def random_vector(basis: Tensor) -> Tensor:
+    """A column (d, 1) that is the same every time, to tell matrices (..., d, d) apart by."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(basis.shape[-1], 1, dtype=torch.float64, generator=generator).to(basis)
 
 
 def eigen(input_factor: Tensor, output_factor: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from avalanche_rewc.core.bases import random_vector
+
 DEFAULT_RANK = 64
 """As good as whole bases on four data sets, and a fraction of their cost: see benchmarks/RESULTS.md."""
 
@@ -74,7 +76,7 @@ def find_reflections(basis: Tensor, rank: int | None) -> Reflections | None:
     found = Reflections(v @ inverse, v.mT)
     # On a random vector, which a basis from elsewhere (or one that was full before its layer grew) sends elsewhere: the
     # whole matrices would take d²·k multiplications more.
-    vector = torch.randn(basis.shape[-1], 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(v)
+    vector = random_vector(basis).to(v)
     if not (found.times(vector) - basis.to(v) @ vector).abs().max() < 1e-4:
         return None
     return Reflections(*(part.to(basis.dtype).contiguous() for part in found))
