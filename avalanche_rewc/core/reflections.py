@@ -77,7 +77,7 @@ def find_reflections(basis: Tensor, rank: int | None) -> Reflections | None:
     # On a random vector, which a basis from elsewhere (or one that was full before its layer grew) sends elsewhere: the
     # whole matrices would take d²·k multiplications more.
     vector = random_vector(basis).to(v)
-    if not (found.times(vector) - basis.to(v) @ vector).abs().max() < 1e-4:
+    if not (found.times(vector) - basis.to(v) @ vector).abs().max() < 1e-5:
         return None
     return Reflections(*(part.to(basis.dtype).contiguous() for part in found))
 
