@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.speed.networks import NETWORKS
-from benchmarks.speed.parts import of_part
+from benchmarks.speed.parts import of_part, threads_of
 from benchmarks.speed.ratio import Ratio, Verdict, ratio
 from benchmarks.speed.steps import LEARNED
 
@@ -36,7 +36,7 @@ def bars(measured: dict[str, Any]) -> Iterator[Bar]:
     yield from _steps({key: value for key, value in found.items() if key.startswith("steps@")})
     yield from _consolidation(found)
     yield from _growth(of_part(measured, "growth"))
-    if (memory := of_part(measured, "memory")) is not None:
+    for memory in of_part(measured, "memory").values():
         peaks = {
             f"{peak['fisher']}, {peak['samples']} sample{'' if peak['samples'] == 1 else 's'}": Ratio.single(
                 peak["GiB"]
@@ -87,7 +87,6 @@ def _steps(found: dict[str, Any]) -> Iterator[Bar]:
     yield from _worst(
         "the paper's two-layer form / step: VGG-16", 1.25, ratios("paper", "rewc", ("vgg16",)), at_least=True
     )
-    yield from _worst("step in experience 51 / in experience 2", 1.05, ratios("rewc after 50", "rewc"))
 
 
 def _consolidation(found: dict[str, Any]) -> Iterator[Bar]:
@@ -121,28 +120,32 @@ def _consolidation(found: dict[str, Any]) -> Iterator[Bar]:
     yield from _worst("200 samples / an epoch of 30 000 on MNIST: LeNet", 0.1, cases)
 
 
-def _growth(growth: dict[str, Any] | None) -> Iterator[Bar]:
-    if growth is None:
+def _growth(growth: dict[str, Any]) -> Iterator[Bar]:
+    """By the number of threads."""
+    if not growth:
         return
-    widths = {int(width): times["consolidation"] for width, times in growth["widths"].items()}
-    last, before = sorted(widths)[-1], sorted(widths)[-2]
-    factor = last / before
-    yield from _worst(
-        f"width {before} to {last}, against the cube",
-        1.0,
-        {"MLP": Ratio.single(widths[last] / widths[before] / factor**3)},
-    )
-    samples = growth["samples"]
+    experiences = max(len(found["experiences"]) for found in growth.values())
+    late = {
+        f"{NETWORKS[name].title}, {threads}": ratio(times["late"], times["early"])
+        for threads, found in growth.items()
+        for name, times in found["steps"].items()
+    }
+    yield from _worst(f"step in experience {experiences + 1} / in experience 2", 1.05, late)
+    cubes = {}
+    for threads, found in growth.items():
+        widths = {int(width): times["consolidation"] for width, times in found["widths"].items()}
+        before, last = sorted(widths)[-2:]
+        cubes[f"MLP {before} to {last}, {threads}"] = Ratio.single(widths[last] / widths[before] / (last / before) ** 3)
+    yield from _worst("width, against the cube", 1.0, cubes)
     for few, many in (("400", "800"), ("800", "1600")):
-        growing = ratio(samples[many], samples[few]).times(int(few) / int(many))
-        yield from _worst(f"samples {few} to {many}, against linear", 1.0, {"LeNet": growing})
-    classes = growth["classes"]
+        growing = {
+            f"LeNet, {threads}": ratio(found["samples"][many], found["samples"][few]).times(int(few) / int(many))
+            for threads, found in growth.items()
+        }
+        yield from _worst(f"samples {few} to {many}, against linear", 1.0, growing)
     for case, kind in (("200", "a random network"), ("200, certain", "one that is certain of its samples")):
-        passes = {"MLP 256": ratio(classes[case], classes["one pass"]).times(1 / 200)}
+        passes = {
+            f"MLP 256, {threads}": ratio(found["classes"][case], found["classes"]["one pass"]).times(1 / 200)
+            for threads, found in growth.items()
+        }
         yield from _worst(f"exact Fisher of 200 classes, bases and all / 200 backward passes: {kind}", 1.0, passes)
-
-
-def threads_of(key: str) -> str:
-    """In words."""
-    count = key.split("@")[1]
-    return f"{count} thread{'' if count == '1' else 's'}"

@@ -15,7 +15,7 @@ from avalanche_rewc.core.bases import eigenvectors
 from avalanche_rewc.models import FeatureMLP
 from benchmarks.speed.consolidation import estimate
 from benchmarks.speed.networks import NETWORKS, Network
-from benchmarks.speed.steps import LAMBDA, experiences_of, strategy_of
+from benchmarks.speed.steps import LAMBDA, experiences_of, in_training, step_of, strategy_of
 from benchmarks.speed.timing import interleaved, now
 
 SAMPLES = (100, 200, 400, 800, 1600)
@@ -74,8 +74,31 @@ def over_experiences(count: int) -> list[float]:
     return seconds
 
 
-def measure(seconds: float, widths: tuple[int, ...], experiences: int, rounds: int) -> dict[str, Any]:
-    """Everything, in seconds."""
+def early_and_late(name: str, experiences: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of a step after one experience and after many, by round, with nothing else between them.
+
+    Each twice: two that are the same differ, too, by where their tensors happen to lie.
+    """
+    network = NETWORKS[name]
+    stream = experiences_of(network, experiences + 1)
+
+    def step_after(learned: int) -> Callable[[], None]:
+        strategy = strategy_of(REWC, network, ewc_lambda=LAMBDA, samples_per_class=1, fisher="sampled")
+        return step_of(in_training(strategy, stream[: learned + 1]))
+
+    learned = {"early": 1, "early again": 1, "late": experiences, "late again": experiences}
+    candidates = {when: step_after(count) for when, count in learned.items()}
+    return interleaved(candidates, 0, at_least=rounds)
+
+
+def measure(seconds: float, widths: tuple[int, ...], experiences: int, rounds: int, steps: int) -> dict[str, Any]:
+    """Everything, in seconds.
+
+    Args:
+        seconds: to spend on consolidations of a kind.
+        rounds: of consolidations, at least.
+        steps: rounds of steps.
+    """
     by_width: dict[str, dict[str, float]] = {}
     for width in widths:
         factor = torch.rand(width, width)
@@ -88,6 +111,7 @@ def measure(seconds: float, widths: tuple[int, ...], experiences: int, rounds: i
     classes["200, certain"] = mlp(256, 200, certain=True), 200, "exact"
     return {
         "experiences": over_experiences(experiences),
+        "steps": {name: early_and_late(name, experiences, steps) for name in ("lenet", "mlp-32")},
         "widths": by_width,
         "samples": consolidations(samples, 2 * seconds, rounds),
         "classes": consolidations(classes, seconds, rounds, {"one pass": one_pass(mlp(256, 200), 200)}),

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from benchmarks.names import UserError
 from benchmarks.report.page import markdown_table
 from benchmarks.report.tables import Table
-from benchmarks.speed.bars import bars, threads_of
+from benchmarks.speed.bars import bars
 from benchmarks.speed.memory import AT_224
 from benchmarks.speed.networks import NETWORKS
 from benchmarks.speed.parts import of_part, read
@@ -95,48 +95,70 @@ class Page:
 
     def overtaking(self) -> str:
         """Where the eigendecompositions become more than half of a consolidation."""
-        found = of_part(self.measured, "growth")
-        if found is None:
-            return _MISSING
-        shares = {width: t["four eigendecompositions"] / t["consolidation"] for width, t in found["widths"].items()}
-        below = max((int(width) for width, share in shares.items() if share <= 0.5), default=None)
-        above = min((int(width) for width, share in shares.items() if share > 0.5), default=None)
-        if below is None or above is None:
-            return f"The eigendecompositions are {'never' if above is None else 'always'} more than half of it."
-        return f"From a width between {below} and {above} on, the eigendecompositions are more than half of it."
+        sentences = []
+        for threads, found in of_part(self.measured, "growth").items():
+            above = [
+                int(w) for w, t in found["widths"].items() if t["four eigendecompositions"] > t["consolidation"] / 2
+            ]
+            where = f"from a width of {min(above)} on" if above else "nowhere"
+            sentences.append(f"{where} with {threads}")
+        return ", ".join(sentences) or _MISSING
 
     def widths(self) -> str:
         """Consolidation against layer width."""
-        found = of_part(self.measured, "growth")
-        if found is None:
-            return _MISSING
-        rows = [
-            [width, f"{t['consolidation']:.3f}", f"{100 * t['four eigendecompositions'] / t['consolidation']:.0f} %"]
-            for width, t in found["widths"].items()
-        ]
-        return markdown_table(Table("", ["width", "seconds", "of them eigendecompositions"], rows))
+        growth = of_part(self.measured, "growth")
+        header = ["width", *(word for threads in growth for word in (f"seconds, {threads}", "eigendecompositions"))]
+        rows: dict[str, list[str]] = {}
+        for found in growth.values():
+            for width, times in found["widths"].items():
+                share = times["four eigendecompositions"] / times["consolidation"]
+                rows.setdefault(width, [width]).extend((f"{times['consolidation']:.3f}", f"{100 * share:.0f} %"))
+        return markdown_table(Table("", header, list(rows.values()))) if growth else _MISSING
 
     def growth(self, kind: str) -> str:
         """Seconds against samples or classes."""
-        found = of_part(self.measured, "growth")
-        if found is None:
-            return _MISSING
-        return markdown_table(
-            Table("", [kind, *found[kind]], [["seconds", *(f"{median(t):.4f}" for t in found[kind].values())]])
-        )
+        growth = of_part(self.measured, "growth")
+        header = [kind, *next(iter(growth.values()))[kind]] if growth else []
+        rows = [
+            [f"seconds, {threads}", *(f"{median(times):.4f}" for times in found[kind].values())]
+            for threads, found in growth.items()
+        ]
+        return markdown_table(Table("", header, rows)) if growth else _MISSING
 
     def experiences(self) -> str:
         """Seconds of whole experiences, early and late."""
-        found = of_part(self.measured, "growth")
-        if found is None:
-            return _MISSING
-        times = found["experiences"]
-        early, late = median(times[1:11]), median(times[-10:])
-        return f"{early:.3f} s for experiences 2 to 11, {late:.3f} s for the last ten of {len(times)}"
+        sentences = []
+        for threads, found in of_part(self.measured, "growth").items():
+            times = found["experiences"]
+            early, late = median(times[1:11]), median(times[-10:])
+            ten = f"{early:.3f} s for experiences 2 to 11, {late:.3f} s for the last ten of {len(times)}"
+            sentences.append(f"{ten} ({threads})")
+        return "; ".join(sentences) or _MISSING
+
+    def learned(self) -> str:
+        """Experiences before the last step of `late_steps`."""
+        return next((str(len(found["experiences"])) for found in of_part(self.measured, "growth").values()), "many")
+
+    def late_steps(self) -> str:
+        """A step after many experiences over one after the first, and two that are the same."""
+        growth = of_part(self.measured, "growth")
+        rows = [
+            [
+                f"{NETWORKS[name].title}, {threads}",
+                *(str(ratio(t[over], t["early"])) for over in ("late", "early again")),
+            ]
+            for threads, found in growth.items()
+            for name, t in found["steps"].items()
+        ]
+        return (
+            markdown_table(Table("", ["", "after all / after one", "after one / after one"], rows))
+            if rows
+            else _MISSING
+        )
 
     def stored(self) -> str:
         """Stored bytes in units of the model's."""
-        found = of_part(self.measured, "memory")
+        found = next(iter(of_part(self.measured, "memory").values()), None)
         if found is None:
             return _MISSING
         rows = []
@@ -154,7 +176,7 @@ class Page:
 
     def peaks(self) -> str:
         """Peaks of a consolidation, by network, Fisher and samples."""
-        found = of_part(self.measured, "memory")
+        found = next(iter(of_part(self.measured, "memory").values()), None)
         if found is None:
             return _MISSING
         titles = {name: network.title.split(",")[0] for name, network in (NETWORKS | AT_224).items()}
@@ -172,21 +194,21 @@ class Page:
 
     def data(self) -> str:
         """Whole experiments over plain torch."""
-        found = of_part(self.measured, "data")
-        if found is None:
-            return _MISSING
-        seconds = found["seconds"]
-        rows = [[way, f"{median(t):.1f}", str(ratio(t, seconds["torch"]))] for way, t in seconds.items()]
-        return markdown_table(Table("", ["", "seconds", "/ torch"], rows))
+        data = of_part(self.measured, "data")
+        header = ["", *(word for threads in data for word in (f"seconds, {threads}", "/ torch"))]
+        rows: dict[str, list[str]] = {}
+        for found in data.values():
+            for way, times in found["seconds"].items():
+                over = str(ratio(times, found["seconds"]["torch"]))
+                rows.setdefault(way, [way]).extend((f"{median(times):.1f}", over))
+        return markdown_table(Table("", header, list(rows.values()))) if data else _MISSING
 
     def experiment(self) -> str:
         """What experiment `data` is about."""
-        key = next((key for key in self.measured if key.startswith("data@")), None)
-        if key is None:
-            return _MISSING
-        found = self.measured[key]["found"]
-        pictures = f"{found['train']} training and {found['test']} test pictures"
-        return f"{pictures}, {found['epochs']} epochs of each experience, {threads_of(key)}"
+        for found in of_part(self.measured, "data").values():
+            pictures = f"{found['train']} training and {found['test']} test pictures"
+            return f"{pictures}, {found['epochs']} epochs of each experience"
+        return _MISSING
 
     def figure(self) -> str:
         """Steps over Naive's, one thread."""

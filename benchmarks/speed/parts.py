@@ -21,8 +21,6 @@ from benchmarks.speed.networks import NETWORKS
 from benchmarks.speed.timing import use_clock
 
 SCHEMA = 2
-LATER = {"lenet": 50, "mlp-32": 50}
-"""Networks whose step is timed after so many experiences, too."""
 QUICK = ("lenet", "mlp-32", "mlp-128")
 Results = dict[str, Any]
 
@@ -30,8 +28,7 @@ Results = dict[str, Any]
 def _steps(quick: bool) -> Results:
     found = {}
     for name in tqdm(QUICK if quick else NETWORKS, desc="steps"):
-        later = None if quick else LATER.get(name)
-        found[name] = steps.measure(name, 1 if quick else 10, later=later, rounds=2 if quick else 10)
+        found[name] = steps.measure(name, *((1, 2) if quick else (10, 10)))
     return found
 
 
@@ -44,14 +41,14 @@ def _consolidation(quick: bool) -> Results:
 
 def _growth(quick: bool) -> Results:
     if quick:
-        return growth.measure(1, (64, 256, 512), experiences=20, rounds=2)
-    return growth.measure(8, (64, 128, 256, 512, 1024, 2048), experiences=50, rounds=6)
+        return growth.measure(1, (64, 256, 512), experiences=20, rounds=2, steps=2)
+    return growth.measure(8, (64, 128, 256, 512, 1024, 2048), experiences=50, rounds=6, steps=200)
 
 
 def _memory(quick: bool) -> Results:
     if quick:
         return memory.measure({"sampled": (1, 2)}, 5)
-    return memory.measure({"sampled": (4, 32), "exact": (1, 4)}, 50)
+    return memory.measure({"sampled": (4, 32, 96), "exact": (1, 4)}, 50)
 
 
 def _data(quick: bool) -> Results:
@@ -70,9 +67,9 @@ class Part:
 PARTS: dict[str, Part] = {
     "steps": Part(_steps, (1, 2), "time of a training step"),
     "consolidation": Part(_consolidation, (1, 2), "time of a consolidation, per sample"),
-    "growth": Part(_growth, (1,), "with experiences, width, samples and classes"),
+    "growth": Part(_growth, (1, 2), "with experiences, width, samples and classes"),
     "memory": Part(_memory, (2,), "stored bytes, and the peak of a consolidation"),
-    "data": Part(_data, (2,), "whole experiments, and the way to the data"),
+    "data": Part(_data, (1, 2), "whole experiments, and the way to the data"),
 }
 
 
@@ -97,9 +94,16 @@ def run(part: str, threads: int, quick: bool, clock: str) -> Results:
     return {"quick": quick, "clock": clock, "versions": versions(), "found": result}
 
 
-def of_part(measured: Results, part: str) -> Any:
-    """What was found of a part that is measured with one number of threads, whichever that was; None if nothing."""
-    return next((entry["found"] for key, entry in measured.items() if key.startswith(f"{part}@")), None)
+def of_part(measured: Results, part: str) -> dict[str, Any]:
+    """What was found of a part, by the number of threads in words; empty if it was not measured."""
+    kept = sorted(key for key in measured if key.startswith(f"{part}@"))
+    return {threads_of(key): measured[key]["found"] for key in kept}
+
+
+def threads_of(key: str) -> str:
+    """In words."""
+    count = key.split("@")[1]
+    return f"{count} thread{'' if count == '1' else 's'}"
 
 
 def read(path: Path) -> Results:

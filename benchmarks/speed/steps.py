@@ -114,22 +114,21 @@ def as_if_learned(strategy: SupervisedTemplate, tasks: int) -> SupervisedTemplat
     return strategy
 
 
-def measure(name: str, seconds: float, *, later: int | None = None, rounds: int = 5) -> dict[str, list[float]]:
+def measure(name: str, seconds: float, rounds: int) -> dict[str, list[float]]:
     """Seconds of a step of every candidate, by round, each in the experience after the first.
 
     Args:
         seconds: to spend, apart from preparations.
         rounds: at least, however long they take.
-        later: measure R-EWC after so many experiences, too.
     """
     network = NETWORKS[name]
-    experiences = experiences_of(network, (later or 1) + 1)
+    experiences = experiences_of(network, 2)
 
-    def ready(kind: Callable[..., SupervisedTemplate], tasks: int = 1, **options: Any) -> SupervisedTemplate:
-        return in_training(strategy_of(kind, network, **options), experiences[: tasks + 1])
+    def ready(kind: Callable[..., SupervisedTemplate], **options: Any) -> SupervisedTemplate:
+        return in_training(strategy_of(kind, network, **options), experiences)
 
-    def rewc(tasks: int = 1, **options: Any) -> SupervisedTemplate:
-        return ready(REWC, tasks, ewc_lambda=LAMBDA, fisher="sampled", samples_per_class=1, **options)
+    def rewc(**options: Any) -> SupervisedTemplate:
+        return ready(REWC, ewc_lambda=LAMBDA, fisher="sampled", samples_per_class=1, **options)
 
     rotated = rewc()
     (plugin,) = (plugin for plugin in rotated.plugins if isinstance(plugin, REWCPlugin))
@@ -143,8 +142,6 @@ def measure(name: str, seconds: float, *, later: int | None = None, rounds: int 
         "paper": paper_step(rotated, plugin.memories[-1]),
         "ewc online": step_of(ready(EWC, ewc_lambda=LAMBDA, mode="online", decay_factor=0.9)),
     }
-    if later is not None:
-        candidates[f"rewc after {later}"] = step_of(rewc(later))
     for tasks in LEARNED:
         separate = as_if_learned(ready(EWC, ewc_lambda=LAMBDA, mode="separate"), tasks)
         candidates[f"ewc separate after {tasks}"] = step_of(separate)

@@ -32,7 +32,7 @@ def interleaved(
 
     Args:
         seconds: rounds are made until so many have passed.
-        at_least, at_most: rounds, whatever they take.
+        at_least, at_most: rounds, whatever they take; at_least wins.
     """
     names = list(candidates)
     for _ in range(warm_up):
@@ -40,7 +40,7 @@ def interleaved(
             candidates[name]()
     taken: dict[str, list[float]] = {name: [] for name in names}
     begin = now()
-    for turn in range(at_most):
+    for turn in range(max(at_least, at_most)):
         if turn >= at_least and now() - begin > seconds:
             break
         first = turn % len(names)

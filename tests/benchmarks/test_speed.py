@@ -142,9 +142,39 @@ def test_tables_show_spreads_batch_sizes_and_sizes_in_models():
     assert "| one sample at a time | why |" in table
     assert "| VGG-16 at 224 px, exact Fisher | 4 | 51.2 | 1536 | 30.0 |" in shown.peaks()
     assert "| naive | 11.0 | 1.10 |" in shown.data()
-    assert shown.experiment() == "60 training and 10 test pictures, 5 epochs of each experience, 2 threads"
+    assert shown.experiment() == "60 training and 10 test pictures, 5 epochs of each experience"
     assert "≤ 2 GiB | 1.50 | exact, 4 samples | yes |" in shown.bars()
     assert "undecided |" in shown.bars()
+
+
+def growth(late):
+    """With steps whose early ones take 1 s; everything else doubles or is 1 s."""
+    samples = {"400": [1.0], "800": [2.0], "1600": [4.0]}
+    return {
+        "experiences": [1.0] * 20,
+        "steps": {
+            "lenet": {"early": [1.0] * 6, "early again": [1.01] * 6, "late": [late] * 6, "late again": [late] * 6}
+        },
+        "widths": {
+            "64": {"consolidation": 1.0, "four eigendecompositions": 0.4},
+            "128": {"consolidation": 4.0, "four eigendecompositions": 2.0 * late},
+        },
+        "samples": samples,
+        "classes": {"one pass": [0.01], "200": [2.4], "200, certain": [1.0]},
+    }
+
+
+def test_growth_is_shown_and_judged_with_one_thread_and_with_two():
+    found = {"growth@2": growth(1.2), "growth@1": growth(1.0)}
+    measured = {key: {"found": value, "quick": False} for key, value in found.items()}
+    judged = {bar.what: (bar.reached.median, bar.where, bar.holds) for bar in bars(measured)}
+    assert judged["step in experience 21 / in experience 2"] == (1.2, "LeNet, batch 100, 2 threads", "no")
+    assert judged["width, against the cube"] == (0.5, "MLP 64 to 128, 1 thread", "yes")
+    shown = page.Page(measured, draw=False)
+    assert "| LeNet, batch 100, 2 threads | 1.20 | 1.01 |" in shown.late_steps()
+    assert shown.overtaking() == "nowhere with 1 thread, from a width of 128 on with 2 threads"
+    assert "| 128 | 4.000 | 50 % | 4.000 | 60 % |" in shown.widths()
+    assert shown.growth("samples").count("| 1.0000 | 2.0000 | 4.0000 |") == 2
 
 
 def test_measured_parts_are_kept_and_not_measured_again(monkeypatch, tmp_path, capsys):
@@ -163,16 +193,13 @@ def test_measured_parts_are_kept_and_not_measured_again(monkeypatch, tmp_path, c
     monkeypatch.setattr(page, "KEPT", kept)
     monkeypatch.setattr(page, "PAGE", tmp_path / "SPEED.md")
     monkeypatch.setattr(command, "run", run)
-    command.main(["data", "--quick"])
+    command.main(["data", "--quick", "--threads", "2"])
     assert runs == [("data", 2)]
     command.main(["data", "--quick"])
-    assert len(runs) == 1, "measured before"
-    command.main(["data", "--quick", "--threads", "1"])
-    assert list(parts.read(kept)) == ["data@2", "data@1"]
-    runs.pop()
-    command.main(["data"])
+    assert runs == [("data", 2), ("data", 1)], "with two threads measured before"
+    command.main(["data", "--threads", "2"])
     assert list(parts.read(kept)) == ["data@2"], "nothing of the quick ones is left"
-    assert len(runs) == 2, "a quick measurement does not stand for a whole one"
+    assert len(runs) == 3, "a quick measurement does not stand for a whole one"
     assert json.loads(kept.read_text())["schema"] == parts.SCHEMA
     assert '"torch": [ 1.0 ]' in kept.read_text(), "the rounds in one line"
     kept.write_text(json.dumps({"schema": 0}))
