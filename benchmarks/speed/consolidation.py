@@ -28,8 +28,8 @@ HOPELESS = 20.0
 """And so is what takes so many times as long as `consolidate`: a few percent more or less would not matter."""
 ROTATED_EXACT = ("loop-exact", "nngeometry-exact", "curvlinops-exact")
 LONG = {
-    "vgg16": ("vmap", "backpack-rotated", "curvlinops"),
-    "resnet18": ("consolidate-exact", "vmap", "nngeometry", "curvlinops"),
+    "vgg16": ("curvlinops",),
+    "resnet18": ("consolidate-exact", "nngeometry", "curvlinops"),
     "vit": ("consolidate-exact",),
 }
 """Half a minute and more each: with two threads only."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from statistics import median
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from avalanche.training import Naive
 from avalanche.training.templates import SupervisedTemplate
 from torch import nn
 
 from avalanche_rewc import REWC
+from avalanche_rewc.core import FisherKind, Memory
 from avalanche_rewc.core.bases import eigenvectors
 from avalanche_rewc.models import FeatureMLP
 from benchmarks.speed.consolidation import estimate
@@ -46,20 +47,45 @@ def one_pass(network: Network, samples: int) -> Callable[[], object]:
     return lambda: torch.autograd.grad(score, list(model.parameters()), retain_graph=True)
 
 
-def consolidations(
-    networks: dict[str, tuple[Network, int, Any]],
-    seconds: float,
-    rounds: int,
-    others: Mapping[str, Callable[[], object]] | None = None,
-) -> dict[str, list[float]]:
-    """Seconds by round of consolidations, by name: a network, samples, a kind of Fisher; and of others beside them."""
-    candidates: dict[str, Callable[[], object]] = dict(others or {})
-    for name, (network, samples, fisher) in networks.items():
-        torch.manual_seed(0)
-        model = network.make().eval()
-        x, y = network.samples(samples)
-        candidates[name] = lambda m=model, x=x, y=y, f=fisher: estimate(m, x, y, torch.Generator().manual_seed(0), f)  # type: ignore[misc]
-    return interleaved(candidates, seconds, at_least=rounds, at_most=30, warm_up=1)
+def consolidation_of(network: Network, samples: int, fisher: FisherKind) -> Callable[[], Memory]:
+    """What `REWC` does after an experience."""
+    torch.manual_seed(0)
+    model = network.make().eval()
+    x, y = network.samples(samples)
+    return lambda: estimate(model, x, y, torch.Generator().manual_seed(0), fisher)
+
+
+def over_widths(widths: tuple[int, ...], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds by round of consolidations of 200 samples, and of the eigendecompositions in them alone, by width."""
+    candidates: dict[str, Callable[[], object]] = {}
+    for width in widths:
+        whole = consolidation_of(mlp(width), 200, "sampled")
+        factors = [factor for pair in whole().factors.values() for factor in pair]
+        candidates[f"{width}, consolidation"] = whole
+        candidates[f"{width}, eigenvectors"] = lambda factors=factors: [eigenvectors(f) for f in factors]  # type: ignore[misc]
+    found = interleaved(candidates, 0, at_least=rounds, at_most=rounds, warm_up=1)
+    kinds = ("consolidation", "eigenvectors")
+    return {str(width): {kind: found[f"{width}, {kind}"] for kind in kinds} for width in widths}
+
+
+def over_samples(rounds: int) -> dict[str, list[float]]:
+    """Seconds by round of LeNet's consolidations, and of a training step beside them."""
+    network = NETWORKS["lenet"]
+    candidates: dict[str, Callable[[], object]] = {
+        str(samples): consolidation_of(network, samples, "sampled") for samples in SAMPLES
+    }
+    candidates["200, exact"] = consolidation_of(network, 200, "exact")
+    candidates["a step"] = step_of(in_training(strategy_of(Naive, network), experiences_of(network, 1)))
+    return interleaved(candidates, 0, at_least=rounds, at_most=rounds, warm_up=1)
+
+
+def over_classes(rounds: int) -> dict[str, list[float]]:
+    """Seconds by round of the exact Fisher, bases and all, and of a plain backward pass beside it."""
+    candidates: dict[str, Callable[[], object]] = {"one pass": one_pass(mlp(256, 200), 200)}
+    for classes in (10, 50, 200):
+        candidates[str(classes)] = consolidation_of(mlp(256, classes), 200, "exact")
+    candidates["200, certain"] = consolidation_of(mlp(256, 200, certain=True), 200, "exact")
+    return interleaved(candidates, 0, at_least=rounds, at_most=rounds, warm_up=1)
 
 
 def over_experiences(count: int) -> list[float]:
@@ -77,7 +103,7 @@ def over_experiences(count: int) -> list[float]:
 def early_and_late(name: str, experiences: int, rounds: int) -> dict[str, list[float]]:
     """Seconds of a step after one experience and after many, by round, with nothing else between them.
 
-    Each twice: two that are the same differ, too, by where their tensors happen to lie.
+    Those after one twice: two that are the same may differ, too, by where their tensors happen to lie.
     """
     network = NETWORKS[name]
     stream = experiences_of(network, experiences + 1)
@@ -86,33 +112,22 @@ def early_and_late(name: str, experiences: int, rounds: int) -> dict[str, list[f
         strategy = strategy_of(REWC, network, ewc_lambda=LAMBDA, samples_per_class=1, fisher="sampled")
         return step_of(in_training(strategy, stream[: learned + 1]))
 
-    learned = {"early": 1, "early again": 1, "late": experiences, "late again": experiences}
+    learned = {"early": 1, "early again": 1, "late": experiences}
     candidates = {when: step_after(count) for when, count in learned.items()}
     return interleaved(candidates, 0, at_least=rounds)
 
 
-def measure(seconds: float, widths: tuple[int, ...], experiences: int, rounds: int, steps: int) -> dict[str, Any]:
+def measure(widths: tuple[int, ...], experiences: int, rounds: int, steps: int) -> dict[str, Any]:
     """Everything, in seconds.
 
     Args:
-        seconds: to spend on consolidations of a kind.
-        rounds: of consolidations, at least.
+        rounds: of consolidations.
         steps: rounds of steps.
     """
-    by_width: dict[str, dict[str, float]] = {}
-    for width in widths:
-        factor = torch.rand(width, width)
-        factor = (factor @ factor.T).unsqueeze(0)
-        whole = median(consolidations({"whole": (mlp(width), 200, "sampled")}, seconds / 4, 3)["whole"])
-        alone = interleaved({"eigh": lambda f=factor: eigenvectors(f)}, seconds / 4, at_least=2, warm_up=1)["eigh"]  # type: ignore[misc]
-        by_width[str(width)] = {"consolidation": whole, "four eigendecompositions": 4 * median(alone)}
-    samples = {str(n): (NETWORKS["lenet"], n, "sampled") for n in SAMPLES}
-    classes: dict[str, tuple[Network, int, Any]] = {str(c): (mlp(256, c), 200, "exact") for c in (10, 50, 200)}
-    classes["200, certain"] = mlp(256, 200, certain=True), 200, "exact"
     return {
         "experiences": over_experiences(experiences),
         "steps": {name: early_and_late(name, experiences, steps) for name in ("lenet", "mlp-32")},
-        "widths": by_width,
-        "samples": consolidations(samples, 2 * seconds, rounds),
-        "classes": consolidations(classes, seconds, rounds, {"one pass": one_pass(mlp(256, 200), 200)}),
+        "widths": over_widths(widths, rounds),
+        "samples": over_samples(rounds),
+        "classes": over_classes(rounds),
     }

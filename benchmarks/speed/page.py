@@ -16,7 +16,7 @@ from benchmarks.speed.bars import bars
 from benchmarks.speed.memory import AT_224
 from benchmarks.speed.networks import NETWORKS
 from benchmarks.speed.parts import of_part, read
-from benchmarks.speed.ratio import ratio
+from benchmarks.speed.ratio import Ratio, ratio
 from benchmarks.speed.rivals import RIVALS
 
 HERE = Path(__file__).resolve().parent.parent
@@ -48,8 +48,11 @@ class Page:
 
     def bars(self) -> str:
         """Every line that must be reached."""
-        shown = {"yes": "yes", "no": "**no**", "undecided": "undecided"}
-        rows = [[b.what, b.must, str(b.reached), b.where, shown[b.holds]] for b in bars(self.measured)]
+        shown = {"yes": "yes", "no": "**no**"}
+        rows = [
+            [b.what, b.must, str(b.reached), b.where, shown.get(b.holds, f"undecided, by the median {b.by_median}")]
+            for b in bars(self.measured)
+        ]
         return markdown_table(Table("", ["", "must be", "is", "on, at worst", "holds"], rows))
 
     def steps(self, threads: int) -> str:
@@ -94,36 +97,33 @@ class Page:
         return markdown_table(Table("", header, rows))
 
     def overtaking(self) -> str:
-        """Where the eigendecompositions become more than half of a consolidation."""
+        """From which width on the eigendecompositions are more than half of a consolidation."""
         sentences = []
         for threads, found in of_part(self.measured, "growth").items():
-            above = [
-                int(w) for w, t in found["widths"].items() if t["four eigendecompositions"] > t["consolidation"] / 2
-            ]
-            where = f"from a width of {min(above)} on" if above else "nowhere"
-            sentences.append(f"{where} with {threads}")
+            shares = {int(width): _share(times).median for width, times in found["widths"].items()}
+            below = [width for width, share in shares.items() if share <= 0.5]
+            above = [width for width in shares if width > max(below, default=0)]
+            sentences.append(f"{f'from a width of {min(above)} on' if above else 'nowhere'} with {threads}")
         return ", ".join(sentences) or _MISSING
 
     def widths(self) -> str:
-        """Consolidation against layer width."""
-        growth = of_part(self.measured, "growth")
-        header = ["width", *(word for threads in growth for word in (f"seconds, {threads}", "eigendecompositions"))]
-        rows: dict[str, list[str]] = {}
-        for found in growth.values():
-            for width, times in found["widths"].items():
-                share = times["four eigendecompositions"] / times["consolidation"]
-                rows.setdefault(width, [width]).extend((f"{times['consolidation']:.3f}", f"{100 * share:.0f} %"))
-        return markdown_table(Table("", header, list(rows.values()))) if growth else _MISSING
+        """Consolidation against layer width, and the share of the eigendecompositions."""
+        columns = {}
+        for threads, found in of_part(self.measured, "growth").items():
+            columns[f"seconds, {threads}"] = {
+                w: f"{median(t['consolidation']):.3f}" for w, t in found["widths"].items()
+            }
+            columns[f"eigenvectors, {threads}"] = {w: str(_share(t)) for w, t in found["widths"].items()}
+        return _table("width", columns)
 
     def growth(self, kind: str) -> str:
         """Seconds against samples or classes."""
         growth = of_part(self.measured, "growth")
-        header = [kind, *next(iter(growth.values()))[kind]] if growth else []
-        rows = [
-            [f"seconds, {threads}", *(f"{median(times):.4f}" for times in found[kind].values())]
+        columns = {
+            f"seconds, {threads}": {case: f"{median(times):.4f}" for case, times in found[kind].items()}
             for threads, found in growth.items()
-        ]
-        return markdown_table(Table("", header, rows)) if growth else _MISSING
+        }
+        return _table(kind, columns)
 
     def experiences(self) -> str:
         """Seconds of whole experiences, early and late."""
@@ -135,26 +135,19 @@ class Page:
             sentences.append(f"{ten} ({threads})")
         return "; ".join(sentences) or _MISSING
 
-    def learned(self) -> str:
-        """Experiences before the last step of `late_steps`."""
-        return next((str(len(found["experiences"])) for found in of_part(self.measured, "growth").values()), "many")
-
     def late_steps(self) -> str:
         """A step after many experiences over one after the first, and two that are the same."""
-        growth = of_part(self.measured, "growth")
-        rows = [
-            [
-                f"{NETWORKS[name].title}, {threads}",
-                *(str(ratio(t[over], t["early"])) for over in ("late", "early again")),
-            ]
-            for threads, found in growth.items()
-            for name, t in found["steps"].items()
-        ]
-        return (
-            markdown_table(Table("", ["", "after all / after one", "after one / after one"], rows))
-            if rows
-            else _MISSING
-        )
+        columns: dict[str, dict[str, str]] = {"learned": {}, "after all / after one": {}, "after one / after one": {}}
+        for threads, found in of_part(self.measured, "growth").items():
+            for name, times in found["steps"].items():
+                row = f"{NETWORKS[name].title}, {threads}"
+                cells = (
+                    str(len(found["experiences"])),
+                    *(str(ratio(times[w], times["early"])) for w in ("late", "early again")),
+                )
+                for column, cell in zip(columns.values(), cells, strict=True):
+                    column[row] = cell
+        return _table("", columns)
 
     def stored(self) -> str:
         """Stored bytes in units of the model's."""
@@ -194,21 +187,23 @@ class Page:
 
     def data(self) -> str:
         """Whole experiments over plain torch."""
-        data = of_part(self.measured, "data")
-        header = ["", *(word for threads in data for word in (f"seconds, {threads}", "/ torch"))]
-        rows: dict[str, list[str]] = {}
-        for found in data.values():
-            for way, times in found["seconds"].items():
-                over = str(ratio(times, found["seconds"]["torch"]))
-                rows.setdefault(way, [way]).extend((f"{median(times):.1f}", over))
-        return markdown_table(Table("", header, list(rows.values()))) if data else _MISSING
+        columns: dict[str, dict[str, str]] = {}
+        for threads, found in of_part(self.measured, "data").items():
+            seconds = found["seconds"]
+            columns[f"seconds, {threads}"] = {way: f"{median(times):.1f}" for way, times in seconds.items()}
+            columns[f"/ torch, {threads}"] = {
+                way: str(ratio(times, seconds["torch"])) for way, times in seconds.items()
+            }
+        return _table("", columns)
 
     def experiment(self) -> str:
         """What experiment `data` is about."""
-        for found in of_part(self.measured, "data").values():
-            pictures = f"{found['train']} training and {found['test']} test pictures"
-            return f"{pictures}, {found['epochs']} epochs of each experience"
-        return _MISSING
+        sizes = [
+            f"{found['train']} training and {found['test']} test pictures, {found['epochs']} epochs of each experience "
+            f"({threads}, {len(found['seconds']['torch'])} rounds)"
+            for threads, found in of_part(self.measured, "data").items()
+        ]
+        return "; ".join(sizes) or _MISSING
 
     def figure(self) -> str:
         """Steps over Naive's, one thread."""
@@ -221,13 +216,32 @@ class Page:
         return f"![time of a step over Naive's](../docs/figures/{FIGURE.name})"
 
     def made_with(self) -> str:
-        """Versions of all that took part."""
-        names = ("python", "torch", "avalanche-lib", "commit")
+        """Versions of all that took part, and which part was measured at which commit."""
+        names = ("python", "torch", "avalanche-lib")
         found = {n: sorted({str(e["versions"].get(n)) for e in self.measured.values()}) for n in names}
-        return ", ".join(f"{name} {'/'.join(values)}" for name, values in found.items())
+        parts: dict[str, list[str]] = {}
+        for key, entry in self.measured.items():
+            parts.setdefault(str(entry["versions"].get("commit")), []).append(key)
+        commits = [f"commit {commit} ({', '.join(keys)})" for commit, keys in parts.items()]
+        return ", ".join([*(f"{name} {'/'.join(values)}" for name, values in found.items()), *commits])
 
 
 _MISSING = "*not measured yet*"
+
+
+def _table(corner: str, columns: dict[str, dict[str, str]]) -> str:
+    """Columns by name, of cells by the name of their row."""
+    rows = dict.fromkeys(row for column in columns.values() for row in column)
+    if not rows:
+        return _MISSING
+    return markdown_table(
+        Table("", [corner, *columns], [[row, *(column.get(row, "") for column in columns.values())] for row in rows])
+    )
+
+
+def _share(times: dict[str, list[float]]) -> Ratio:
+    """Of the eigendecompositions in a consolidation."""
+    return ratio(times["eigenvectors"], times["consolidation"])
 
 
 def _drawn(found: dict[str, dict[str, list[float]]]) -> Figure:

@@ -20,7 +20,7 @@ from benchmarks.speed import consolidation, data, growth, memory, steps
 from benchmarks.speed.networks import NETWORKS
 from benchmarks.speed.timing import use_clock
 
-SCHEMA = 2
+SCHEMA = 3
 QUICK = ("lenet", "mlp-32", "mlp-128")
 Results = dict[str, Any]
 
@@ -28,7 +28,7 @@ Results = dict[str, Any]
 def _steps(quick: bool) -> Results:
     found = {}
     for name in tqdm(QUICK if quick else NETWORKS, desc="steps"):
-        found[name] = steps.measure(name, *((1, 2) if quick else (10, 10)))
+        found[name] = steps.measure(name, *((1, 2) if quick else (10, 16)))
     return found
 
 
@@ -41,8 +41,8 @@ def _consolidation(quick: bool) -> Results:
 
 def _growth(quick: bool) -> Results:
     if quick:
-        return growth.measure(1, (64, 256, 512), experiences=20, rounds=2, steps=2)
-    return growth.measure(8, (64, 128, 256, 512, 1024, 2048), experiences=50, rounds=6, steps=200)
+        return growth.measure((64, 256, 512), experiences=20, rounds=2, steps=2)
+    return growth.measure((64, 128, 256, 512, 1024, 2048), experiences=50, rounds=12, steps=200)
 
 
 def _memory(quick: bool) -> Results:
@@ -52,7 +52,7 @@ def _memory(quick: bool) -> Results:
 
 
 def _data(quick: bool) -> Results:
-    return data.measure(1, 6_000, 1_000, 2) if quick else data.measure(2, 60_000, 10_000, 5)
+    return data.measure(1, 6_000, 1_000, 2) if quick else data.measure(6, 60_000, 10_000, 2)
 
 
 @dataclass(frozen=True)

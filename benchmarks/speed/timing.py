@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping
 
@@ -28,13 +29,15 @@ def interleaved(
     at_most: int = 60,
     warm_up: int = 2,
 ) -> dict[str, list[float]]:
-    """Seconds of every candidate, by round. In every round each has one turn, and a different one begins.
+    """Seconds of every candidate, by round. In every round each has one turn, in an order of its own.
+
+    Who comes after whom is drawn anew: a turn also pays for what the one before it left in the caches.
 
     Args:
         seconds: rounds are made until so many have passed.
         at_least, at_most: rounds, whatever they take; at_least wins.
     """
-    names = list(candidates)
+    names, order = list(candidates), random.Random(0)
     for _ in range(warm_up):
         for name in names:
             candidates[name]()
@@ -43,8 +46,7 @@ def interleaved(
     for turn in range(max(at_least, at_most)):
         if turn >= at_least and now() - begin > seconds:
             break
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+        for name in order.sample(names, len(names)):
             start = now()
             candidates[name]()
             taken[name].append(now() - start)

@@ -6,12 +6,16 @@ from functools import partial
 
 import pytest
 import torch
+from avalanche.training import EWC
 from torch import nn
 
+from avalanche_rewc import REWC
 from avalanche_rewc.core import consolidate
 from benchmarks.names import UserError
 from benchmarks.speed import __main__ as command
-from benchmarks.speed import consolidation, page, parts
+from benchmarks.speed import consolidation, data, page, parts
+from benchmarks.speed import growth as growth_of
+from benchmarks.speed import steps as step_times
 from benchmarks.speed.bars import bars
 from benchmarks.speed.consolidation import estimate
 from benchmarks.speed.memory import peak_of
@@ -142,39 +146,76 @@ def test_tables_show_spreads_batch_sizes_and_sizes_in_models():
     assert "| one sample at a time | why |" in table
     assert "| VGG-16 at 224 px, exact Fisher | 4 | 51.2 | 1536 | 30.0 |" in shown.peaks()
     assert "| naive | 11.0 | 1.10 |" in shown.data()
-    assert shown.experiment() == "60 training and 10 test pictures, 5 epochs of each experience"
+    assert shown.experiment() == "60 training and 10 test pictures, 5 epochs of each experience (2 threads, 1 rounds)"
     assert "≤ 2 GiB | 1.50 | exact, 4 samples | yes |" in shown.bars()
-    assert "undecided |" in shown.bars()
+    assert "undecided, by the median yes |" in shown.bars()
 
 
-def growth(late):
-    """With steps whose early ones take 1 s; everything else doubles or is 1 s."""
-    samples = {"400": [1.0], "800": [2.0], "1600": [4.0]}
+def growth(late, eigenvectors, widths=("64", "128")):
+    """Early steps take 1 s, a consolidation 1 s, 2 s or 4 s, half of it or more eigenvectors."""
     return {
         "experiences": [1.0] * 20,
-        "steps": {
-            "lenet": {"early": [1.0] * 6, "early again": [1.01] * 6, "late": [late] * 6, "late again": [late] * 6}
-        },
+        "steps": {"lenet": {"early": [1.0] * 6, "early again": [1.01] * 6, "late": [late] * 6}},
         "widths": {
-            "64": {"consolidation": 1.0, "four eigendecompositions": 0.4},
-            "128": {"consolidation": 4.0, "four eigendecompositions": 2.0 * late},
+            width: {"consolidation": [seconds], "eigenvectors": [share * seconds]}
+            for width, seconds, share in zip(widths, (1.0, 4.0 * late), eigenvectors, strict=True)
         },
-        "samples": samples,
-        "classes": {"one pass": [0.01], "200": [2.4], "200, certain": [1.0]},
+        "samples": {"200": [0.5], "200, exact": [2.4], "400": [1.0], "800": [2.0], "1600": [4.4], "a step": [0.1]},
+        "classes": {"one pass": [0.01], "200": [2.4 * late], "200, certain": [1.0]},
     }
 
 
 def test_growth_is_shown_and_judged_with_one_thread_and_with_two():
-    found = {"growth@2": growth(1.2), "growth@1": growth(1.0)}
+    found = {"growth@2": growth(1.2, (0.6, 0.7)), "growth@1": growth(1.0, (0.6, 0.4))}
     measured = {key: {"found": value, "quick": False} for key, value in found.items()}
-    judged = {bar.what: (bar.reached.median, bar.where, bar.holds) for bar in bars(measured)}
-    assert judged["step in experience 21 / in experience 2"] == (1.2, "LeNet, batch 100, 2 threads", "no")
-    assert judged["width, against the cube"] == (0.5, "MLP 64 to 128, 1 thread", "yes")
+    judged = {bar.what: (pytest.approx(bar.reached.median), bar.where, bar.holds) for bar in bars(measured)}
+    late = "LeNet, batch 100, 20 learned, 2 threads"
+    assert judged["step after many experiences / after the first"] == (1.2, late, "no")
+    assert judged["width, against the cube"] == (0.6, "MLP 64 to 128, 2 threads", "yes")
+    assert judged["200 samples / an epoch of 30 000 on MNIST"][:2] == (0.08, "LeNet, exact Fisher, 1 thread")
+    assert judged["samples 400 to 800, against linear"][0::2] == (1.0, "yes")
+    assert judged["samples 800 to 1600, against linear"][0::2] == (1.1, "no")
+    classes = "exact Fisher of 200 classes, bases and all / 200 backward passes"
+    assert judged[f"{classes}: a random network"] == (1.44, "MLP 256, 2 threads", "no")
+    assert judged[f"{classes}: one that is certain of its samples"][0::2] == (0.5, "yes")
     shown = page.Page(measured, draw=False)
-    assert "| LeNet, batch 100, 2 threads | 1.20 | 1.01 |" in shown.late_steps()
-    assert shown.overtaking() == "nowhere with 1 thread, from a width of 128 on with 2 threads"
-    assert "| 128 | 4.000 | 50 % | 4.000 | 60 % |" in shown.widths()
-    assert shown.growth("samples").count("| 1.0000 | 2.0000 | 4.0000 |") == 2
+    assert "| LeNet, batch 100, 2 threads | 20 | 1.20 | 1.01 |" in shown.late_steps()
+    assert shown.overtaking() == "nowhere with 1 thread, from a width of 64 on with 2 threads"
+    assert "| 128 | 4.000 | 0.40 | 4.800 | 0.70 |" in shown.widths()
+    assert "| 1600 | 4.4000 | 4.4000 |" in shown.growth("samples")
+
+
+def test_cells_stand_under_their_own_number_of_threads():
+    """Also if not all was measured with both."""
+    found = {"growth@1": growth(1.0, (0.1, 0.1)), "growth@2": growth(1.0, (0.1, 0.1), widths=("128", "256"))}
+    shown = page.Page({key: {"found": value, "quick": True} for key, value in found.items()}, draw=False)
+    assert "| 64 | 1.000 | 0.10 |  |  |" in shown.widths()
+    assert "| 256 |  |  | 4.000 | 0.10 |" in shown.widths()
+
+
+def test_growth_measures_what_it_says(monkeypatch):
+    """Smallest sizes: who has learned how much, and a time of everything that the page and the lines ask for."""
+    learned = []
+    prepared = growth_of.in_training
+
+    def remembered(strategy, experiences):
+        learned.append(len(experiences) - 1)
+        return prepared(strategy, experiences)
+
+    monkeypatch.setattr(growth_of, "in_training", remembered)
+    monkeypatch.setattr(growth_of, "SAMPLES", (200, 400, 800, 1600))
+    found = growth_of.measure((8, 16), experiences=3, rounds=1, steps=2)
+    assert learned == [1, 1, 3, 1, 1, 3, 0], "early, early again and late of two networks; a step of Naive"
+    assert {len(times) for times in found["steps"]["lenet"].values()} == {2}
+    measured = {"growth@1": {"found": found, "quick": True}}
+    assert len(list(bars(measured))) == 7
+    assert "| 16 |" in page.Page(measured, draw=False).widths()
+
+
+def test_whole_experiments_are_timed():
+    found = data.measure(2, 200, 100, 1)
+    assert {len(seconds) for seconds in found["seconds"].values()} == {2}
+    assert set(found["seconds"]) == {"torch", "naive", "naive, TensorBatches", "rewc, TensorBatches"}
 
 
 def test_measured_parts_are_kept_and_not_measured_again(monkeypatch, tmp_path, capsys):
@@ -219,14 +260,13 @@ def test_rivals_are_compared_with_the_same_kind_of_fisher():
 
 
 def test_every_candidate_has_its_turns():
-    counts = {"a": 0, "b": 0}
-
-    def turn(name):
-        counts[name] += 1
-
-    found = interleaved({name: lambda name=name: turn(name) for name in counts}, 0, at_least=3, warm_up=1)
-    assert counts == {"a": 4, "b": 4}
-    assert set(found) == set(counts)
+    turns = []
+    candidates = {name: lambda name=name: turns.append(name) for name in "abc"}
+    found = interleaved(candidates, 0, at_least=70, at_most=60, warm_up=1)
+    assert {name: len(seconds) for name, seconds in found.items()} == dict.fromkeys("abc", 70)
+    rounds = ["".join(turns[i : i + 3]) for i in range(3, len(turns), 3)]
+    assert len(rounds) == 70
+    assert set(rounds) == {"abc", "acb", "bac", "bca", "cab", "cba"}, "anyone may come after anyone"
 
 
 @pytest.mark.parametrize("rival", [loop, vmap])
@@ -283,9 +323,14 @@ def test_the_papers_form_computes_what_the_layer_did():
     assert float(penalty().detach()) == pytest.approx(0, abs=1e-20)
 
 
-def test_strategies_are_made_alike():
-    from avalanche.training import Naive
+def test_strategies_start_from_the_same_weights():
+    ours, theirs = (strategy_of(kind, NETWORKS["lenet"], ewc_lambda=1.0) for kind in (REWC, EWC))
+    for a, b in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert ours.train_mb_size == theirs.train_mb_size == NETWORKS["lenet"].batch_size
 
-    strategy = strategy_of(Naive, NETWORKS["lenet"])
-    assert isinstance(strategy.model, nn.Module)
-    assert strategy.train_mb_size == 100
+
+def test_every_way_of_a_step_is_timed():
+    found = step_times.measure("mlp-32", 0, 2)
+    assert {len(seconds) for seconds in found.values()} == {2}
+    assert {"naive", "rewc", "rewc original", "paper", "ewc online", "ewc separate after 20"} <= set(found)
