@@ -85,6 +85,11 @@ class Findings:
         runs = self.runs(self.setting(sweep, stream, tasks, **differs), method, way)
         return tables.percent(over_seeds(runs, lambda run: run["average_accuracy"]))
 
+    def held_out(self, sweep: str, stream: str, tasks: int, method: str, **differs: object) -> str:
+        """`average` on the held-out samples, which may choose between protocols as well."""
+        runs = self.runs(self.setting(sweep, stream, tasks, **differs), method)
+        return tables.percent(over_seeds(runs, lambda run: run["validation"]["average_accuracy"]))
+
     def strength(
         self, sweep: str, stream: str, tasks: int, method: str, way: str = "validation", **differs: object
     ) -> str:

@@ -14,12 +14,16 @@ from benchmarks.selection import first_phase
 CASE = ("table2", "mnist", 2)
 
 
-def of(method, strength):
-    return {
-        r["config"]["seed"]: r["average_accuracy"]
+def runs_of(method, strength):
+    return [
+        r
         for r in kept("table2")
         if (r["config"]["stream"], r["config"]["method"], r["config"]["strength"]) == ("mnist", method, strength)
-    }
+    ]
+
+
+def of(method, strength):
+    return {r["config"]["seed"]: r["average_accuracy"] for r in runs_of(method, strength)}
 
 
 def test_the_page_is_up_to_date():
@@ -36,6 +40,8 @@ def test_values_are_those_of_the_files():
     ours, theirs = (of(method, strength) for method, strength in chosen.items())
     assert len(ours) == len(theirs) == 5
     assert page.average(*CASE, "rewc-exact") == f"{100 * fmean(ours.values()):.1f} ± {100 * stdev(ours.values()):.1f}"
+    held_out = [run["validation"]["average_accuracy"] for run in runs_of("rewc-exact", chosen["rewc-exact"])]
+    assert page.held_out(*CASE, "rewc-exact") == f"{100 * fmean(held_out):.1f} ± {100 * stdev(held_out):.1f}"
     assert page.points(*CASE, "rewc-exact") == pytest.approx(100 * fmean(ours.values()))
     differences = [100 * (ours[seed] - theirs[seed]) for seed in ours]
     expected = f"{fmean(differences):.1f} ± {stdev(differences):.1f}"
