@@ -1,3 +1,5 @@
+import signal
+
 import hypothesis
 import pytest
 import torch
@@ -8,6 +10,9 @@ from tests.tally import SOAK
 hypothesis.settings.register_profile("ordinary", derandomize=True, deadline=None, database=None, max_examples=25)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=500)
 hypothesis.settings.load_profile("soak" if SOAK else "ordinary")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell, and so would be our children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
