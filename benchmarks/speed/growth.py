@@ -63,7 +63,7 @@ def over_widths(widths: tuple[int, ...], rounds: int) -> dict[str, dict[str, lis
         factors = [factor for pair in whole().factors.values() for factor in pair]
         candidates[f"{width}, consolidation"] = whole
         candidates[f"{width}, eigenvectors"] = lambda factors=factors: [eigenvectors(f) for f in factors]  # type: ignore[misc]
-    found = interleaved(candidates, 0, at_least=rounds, at_most=rounds, warm_up=1)
+    found = interleaved(candidates, 0, at_least=rounds, warm_up=1)
     kinds = ("consolidation", "eigenvectors")
     return {str(width): {kind: found[f"{width}, {kind}"] for kind in kinds} for width in widths}
 
@@ -76,7 +76,7 @@ def over_samples(rounds: int) -> dict[str, list[float]]:
     }
     candidates["200, exact"] = consolidation_of(network, 200, "exact")
     candidates["a step"] = step_of(in_training(strategy_of(Naive, network), experiences_of(network, 1)))
-    return interleaved(candidates, 0, at_least=rounds, at_most=rounds, warm_up=1)
+    return interleaved(candidates, 0, at_least=rounds, warm_up=1)
 
 
 def over_classes(rounds: int) -> dict[str, list[float]]:
@@ -85,7 +85,7 @@ def over_classes(rounds: int) -> dict[str, list[float]]:
     for classes in (10, 50, 200):
         candidates[str(classes)] = consolidation_of(mlp(256, classes), 200, "exact")
     candidates["200, certain"] = consolidation_of(mlp(256, 200, certain=True), 200, "exact")
-    return interleaved(candidates, 0, at_least=rounds, at_most=rounds, warm_up=1)
+    return interleaved(candidates, 0, at_least=rounds, warm_up=1)
 
 
 def over_experiences(count: int) -> list[float]:

@@ -152,7 +152,7 @@ def test_tables_show_spreads_batch_sizes_and_sizes_in_models():
 
 
 def growth(late, eigenvectors, widths=("64", "128")):
-    """Early steps take 1 s, a consolidation 1 s, 2 s or 4 s, half of it or more eigenvectors."""
+    """Early steps take 1 s; a consolidation 1 s, and 4 s of twice the width; of these, shares that are eigenvectors."""
     return {
         "experiences": [1.0] * 20,
         "steps": {"lenet": {"early": [1.0] * 6, "early again": [1.01] * 6, "late": [late] * 6}},
