@@ -3,11 +3,11 @@
 EWC keeps the diagonal of the Fisher and forgets the rest. The *kept energy* of a layer is the share of the Frobenius
 norm that survives that, `Σ_i F_ii² / Σ_ij F_ij²`. A rotation changes the first sum and not the second.
 
-    batches = experience_batches(model, experience, samples_per_class=40)
+    batches = experience_batches(model, experience)
     memory = strategy.rewc.memories[-1]
     for energy in kept_energies(model, batches, memory.rotations):
-        logging.info("%s", energy)
-    plot_fisher(model, batches, "fc2", memory.rotations["fc2.weight"]).savefig("fisher.png")
+        print(energy)
+    plot_fisher(model, batches, "body.3", memory.rotations["body.3.weight"]).savefig("fisher.png")
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from avalanche_rewc.core.plan import Plan, make_plan, parameter_name
 from avalanche_rewc.core.rotation import Rotation
 from avalanche_rewc.core.signals import FisherKind, fisher_signals
 from avalanche_rewc.core.wrappers import unwrapped
+from avalanche_rewc.options import DEFAULT_SAMPLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,9 +57,14 @@ class KeptEnergy:
 
 
 def experience_batches(
-    model: nn.Module, experience: Any, samples_per_class: int | None = 40, *, batch_size: int = 64, seed: int = 0
+    model: nn.Module,
+    experience: Any,
+    samples_per_class: int | None = DEFAULT_SAMPLES,
+    *,
+    batch_size: int = 64,
+    seed: int = 0,
 ) -> Batches:
-    """Samples of an Avalanche experience, as the plug-in would draw them, on the model's device."""
+    """Samples of an Avalanche experience, drawn as the plug-in draws them, on the model's device."""
     from avalanche_rewc.sampling import ExperienceBatches
 
     device = next(model.parameters()).device

@@ -11,7 +11,11 @@ from avalanche_rewc.core.checks import number, one_of, shown, whole_number
 from avalanche_rewc.core.selection import check_choice
 
 Mode = Literal["last", "separate", "online"]
+DEFAULT_SAMPLES = 200
+"""Of each class. Fewer make the basis and its diagonal noisy, which costs more accuracy than they save time."""
 RANDOM_BASES = {"random": "both", "random_input": "input", "random_output": "output"}
+UNORDERED_BASES = ("authors", "printed", *RANDOM_BASES)
+"""Their columns are not in the order of importance, so that the first ones are nothing special."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Options:
             one_of("basis", self.basis, (*BASES, *RANDOM_BASES), " or a function of the two factors")
         whole_number("samples_per_class", self.samples_per_class, 1, "for every sample")
         whole_number("rank", self.rank, 1, "for whole bases")
+        if self.rank is not None and self.basis in UNORDERED_BASES:
+            raise ValueError(f"basis={shown(self.basis)} has no leading vectors: it needs rank=None, which takes all")
         if not isinstance(self.normalize, bool):
             raise ValueError(f"normalize={shown(self.normalize)} must be True or False")
         whole_number("seed", self.seed, 0, "to follow torch's initial seed")

@@ -27,14 +27,12 @@ from avalanche_rewc.core.plan import PROBE_SAMPLES
 from avalanche_rewc.core.reflections import DEFAULT_RANK
 from avalanche_rewc.core.selection import select_layers
 from avalanche_rewc.core.wrappers import refuse_replicas, unwrapped
-from avalanche_rewc.options import Mode, Options
+from avalanche_rewc.options import DEFAULT_SAMPLES, Mode, Options
 from avalanche_rewc.report import summary_table
 from avalanche_rewc.sampling import ExperienceBatches, check_experience
 
 DEFAULT_LAMBDA = 1e4
 """See benchmarks/RESULTS.md for what it rests on."""
-DEFAULT_SAMPLES = 200
-"""Of each class. Fewer make the basis and its diagonal noisy, which costs more accuracy than they save time."""
 ESTIMATION_BATCH = 256
 """Samples that are read at once for an estimation, which divides them further if they take too much memory."""
 
@@ -69,8 +67,9 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         basis: from the two factors to the two bases: "eigen", or for ablations "identity", "input_only",
             "output_only", "authors", "printed", "random", "random_input", "random_output", or a function
             (input_factor, output_factor) -> (input_basis, output_basis).
-        rank: how many leading vectors of each basis become axes; the other axes stay near the original ones, and a
-            basis is applied for 2·rank/width of what a whole one costs (None: whole ones, the paper).
+        rank: how many leading vectors of each basis (the first columns, if it is a function of yours) become axes; the
+            other axes stay near the original ones, and a basis is applied for 2·rank/width of what a whole one costs.
+            None: whole ones, the paper; needed for "authors", "printed" and the random ones, which lead nowhere.
         normalize: divide the importances by their sum, the trace of the Fisher. A well-trained network is certain of
             its samples and its Fisher is tiny, by how much depends on epochs, data, loss and `fisher`; divided by the
             trace, the same λ serves all of them. False: the paper's penalty, whose λ has to be found each time.

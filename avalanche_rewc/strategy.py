@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from avalanche_rewc.core import BasisFunction, ConvBasis, FisherKind, LayerChoice, Space
 from avalanche_rewc.core.reflections import DEFAULT_RANK
-from avalanche_rewc.options import Mode
-from avalanche_rewc.plugin import DEFAULT_LAMBDA, DEFAULT_SAMPLES, REWCPlugin
+from avalanche_rewc.options import DEFAULT_SAMPLES, Mode
+from avalanche_rewc.plugin import DEFAULT_LAMBDA, REWCPlugin
 
 
 class REWC(SupervisedTemplate):  # type: ignore[misc]

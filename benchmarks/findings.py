@@ -21,7 +21,7 @@ import jinja2
 from benchmarks.cli import call
 from benchmarks.names import UserError, unknown
 from benchmarks.report import carry_over, figures, tables
-from benchmarks.report.collect import Result, Setting, Value, collect, over_seeds
+from benchmarks.report.collect import Result, Setting, Value, collect, over_seeds, paired
 from benchmarks.report.page import anchor, markdown_with_note
 from benchmarks.store import PACKED, read_packed
 
@@ -128,30 +128,24 @@ class Findings:
     ) -> Value:
         """How far a method's average accuracy is above another's: of the differences, seed by seed."""
         setting = self.setting(sweep, stream, tasks, **differs)
-        by_seed = [
-            {run["config"]["seed"]: run["average_accuracy"] for run in self.runs(setting, method, way)}
-            for method in (ours, theirs)
-        ]
-        common = sorted(by_seed[0].keys() & by_seed[1].keys())
-        value = Value.of([by_seed[0][seed] - by_seed[1][seed] for seed in common])
+        value = paired(self.runs(setting, ours, way), self.runs(setting, theirs, way))
         if value is None:
             raise UserError(f"{sweep}: {ours} and {theirs} have no seed in common on {stream}")
         return value
 
     def gain(self, *case: Any, **differs: Any) -> str:
         """`lead` in points, mean ± standard deviation."""
-        value = self.lead(*case, **differs)
-        return ("+" if value.mean >= 0 else "") + tables.percent(value).replace("-", "−")
+        return tables.points(self.lead(*case, **differs))
 
     def reached(self, bar: float, *case: Any, **differs: Any) -> str:
         """`gain`, and whether it is at least so many points."""
-        points = 100 * self.lead(*case, **differs).mean
-        return _verdict(self.gain(*case, **differs) + _hidden(points, bar), points >= bar)
+        return _judged(self.gain(*case, **differs), self.lead(*case, **differs), bar)
 
-    def level(self, bar: float, *case: Any, **differs: Any) -> str:
+    def level(self, bar: float, sweep: str, stream: str, tasks: int, method: str) -> str:
         """`average`, and whether it is at least so many per cent."""
-        points = self.points(*case, **differs)
-        return _verdict(self.average(*case, **differs) + _hidden(points, bar), points >= bar)
+        value = over_seeds(self.runs(self.setting(sweep, stream, tasks), method), lambda run: run["average_accuracy"])
+        assert value is not None
+        return _judged(self.average(sweep, stream, tasks, method), value, bar)
 
     def share(self, sweep: str, stream: str, tasks: int, ours: str, theirs: str, bar: float) -> str:
         """A method's average accuracy as per cent of another's, and whether it is at least so many."""
@@ -166,7 +160,7 @@ class Findings:
         return _verdict(shown, found == list(hoped))
 
     def comparison(self, sweep: str, stream: str, tasks: int, way: str = "validation", **differs: object) -> str:
-        """The table of all methods, with the best that stores no data in bold."""
+        """The table of all methods."""
         table = tables.comparison(self.setting(sweep, stream, tasks, **differs), way)
         return _shown(table)
 
@@ -227,6 +221,15 @@ class Findings:
 def _hidden(points: float, bar: float) -> str:
     """The second decimal, where rounding to one would hide that the bar is missed."""
     return f" ({points:.2f})" if points < bar <= round(points, 1) else ""
+
+
+def _judged(shown: str, value: Value, bar: float) -> str:
+    """Undecided if the seeds differ by so much that the bar lies in the interval of the mean."""
+    points, margin = 100 * value.mean, value.margin
+    verdict = _verdict(shown + _hidden(points, bar), points >= bar)
+    if margin is not None and abs(points - bar) < 100 * margin:
+        verdict = verdict.replace("**yes**", "yes") + ", within the seeds' spread"
+    return verdict
 
 
 def _verdict(value: str, reached: bool) -> str:

@@ -32,8 +32,8 @@ def first_task_path(config: RunConfig, machine: Machine) -> Path | None:
     if machine.first_tasks is None or find_method(config.method).family not in SHARED or not config.reset_optimizer:
         return None
     settings = {name: value for name, value in config.to_dict().items() if name not in APART}
-    # The last bits of a number depend on these as well.
-    made_by = {**machine.describe(), "torch": versions()["torch"], "library": versions()["avalanche-rewc"]}
+    # Other code gives other numbers, and their last bits depend on the machine as well.
+    made_by = {**machine.describe(), **versions()}
     text = json.dumps([SCHEMA, settings, made_by], sort_keys=True)
     return Path(machine.first_tasks) / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.pt"
 

@@ -77,7 +77,7 @@ FAMILIES: dict[str, Family] = {
         "λ",
         {"separate": {}, "online": {"mode": "online", "decay_factor": ONLINE_DECAY}},
     ),
-    "rewc-none": _rewc("diagonal EWC with the true Fisher: R-EWC without a rotation", "none", ESTIMATE_SUFFIXES),
+    "rewc-none": _rewc("diagonal EWC with the sampled Fisher: R-EWC without a rotation", "none", ESTIMATE_SUFFIXES),
     "rewc-conv": _rewc("R-EWC, convolutions rotated", "conv"),
     "rewc-fc": _rewc("R-EWC, fully connected layers rotated", "linear"),
     "rewc-all": _rewc("R-EWC, all layers rotated", "all"),

@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from avalanche_rewc.models import FeatureMLP, FisherMLP, LeNet, VGG16GlobalPool
-from avalanche_rewc.plugin import DEFAULT_SAMPLES
 from avalanche_rewc.streams import (
     DisjointMNIST,
     SplitBenchmark,
@@ -40,8 +39,9 @@ class StreamSpec:
     network: Callable[..., nn.Module]
     protocol: Mapping[str, Any]
     """Fields of `RunConfig` that differ from stream to stream."""
-    samples_per_class: int = DEFAULT_SAMPLES
-    """Samples of a class that a Fisher estimate uses: the library's default, fewer where each one takes long."""
+    samples_per_class: int = 200
+    """Samples of a class that a Fisher estimate uses: the library's default, fewer where each one takes long. Written
+    out, as the methods' options are."""
     in_memory: bool = True
     """Samples are ready tensors, the same each time they are read."""
     convolutions: bool = False

@@ -34,6 +34,8 @@ from tests.toy import Growing, Tensors, blob_stream, settings
         ({"basis": "eigenvalues"}, "did you mean 'eigen'"),
         ({"rank": 0}, "rank=0 must be a whole number ≥ 1, or None for whole bases"),
         ({"rank": 2.5}, "rank=2.5"),
+        ({"basis": "authors"}, "basis='authors' has no leading vectors: it needs rank=None"),
+        ({"basis": "random", "rank": 3}, "basis='random' has no leading vectors: it needs rank=None"),
         ({"seed": "1"}, "seed='1'"),
     ],
 )

@@ -329,6 +329,26 @@ def test_normalised_the_penalty_does_not_depend_on_the_size_of_the_fisher(mode, 
         assert_same(raw, train(REWC, normalize=False, **options)[0], 1e-9)
 
 
+def test_normalised_the_size_of_an_earlier_fisher_does_not_decide_the_bases(monkeypatch):
+    """Experiences weigh in the bases of online EWC as they do in its penalty."""
+    original = signals.exact_signals
+    bases = {}
+    for normalize in (True, False):
+        for size in (1, 100):
+            strategy = REWC(mode="online", decay_factor=0.5, normalize=normalize, **settings(Growing().double()))
+            for experience in blob_stream().train_stream[:2]:
+                torch.manual_seed(experience.current_experience)
+                with monkeypatch.context() as patch:
+                    if experience.current_experience == 0:
+                        patch.setattr(signals, "exact_signals", lambda logits, size=size: size * original(logits))
+                    strategy.rewc.ewc_lambda = 0.0
+                    strategy.train(experience)
+            rotation = strategy.rewc.memories[-1].rotations["body.0.weight"]
+            bases[normalize, size] = rotation.output_basis[0].abs()  # of eigenvectors the sign is free
+    torch.testing.assert_close(bases[True, 1], bases[True, 100])
+    assert (bases[False, 1] - bases[False, 100]).abs().max() > 0.01
+
+
 def test_normalised_importances_sum_to_one_in_every_memory():
     strategy = REWC(ewc_lambda=1.0, mode="separate", **settings(Growing().double()))
     for experience in blob_stream().train_stream:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from avalanche_rewc import REWC
 from avalanche_rewc.core import ProtectedTraining, consolidate, is_rotated
 from avalanche_rewc.core.selection import rotatable_layers
+from avalanche_rewc.options import UNORDERED_BASES
 from tests.architectures import WIDTH, build, recipes, with_everything
 from tests.tally import tally
 from tests.toy import Growing, blob_stream, settings
@@ -70,8 +71,11 @@ def test_three_experiences_of_random_architectures():
             optimizer = torch.optim.Adam(model.parameters(), 1e-3) if adam else None
             look = Look(classes)
             common = settings(model, optimizer, train_epochs=1, eval_every=1)
-            decay = {"decay_factor": 0.5} if options["mode"] == "online" else {}
-            strategy = REWC(ewc_lambda=5.0, samples_per_class=3, plugins=[look], **common, **options, **decay)
+            if options["mode"] == "online":
+                options = {**options, "decay_factor": 0.5}
+            if options["basis"] in UNORDERED_BASES:
+                options = {**options, "rank": None}
+            strategy = REWC(ewc_lambda=5.0, samples_per_class=3, plugins=[look], **common, **options)
             counts.add(recipe.kind)
             if refused(inner, options["layers"]):
                 with pytest.raises(ValueError, match="leaves no layer to rotate"):

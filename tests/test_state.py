@@ -29,7 +29,7 @@ def learn(stream, strategy, experiences):
 
 OPTIONS = [
     {"mode": "last", "layers": "all"},
-    {"mode": "separate", "layers": ["body.0", "conv"], "conv_basis": "patch", "basis": "random"},
+    {"mode": "separate", "layers": ["body.0", "conv"], "conv_basis": "patch", "basis": "random", "rank": None},
     {"mode": "online", "decay_factor": 0.5, "fisher": "exact"},
 ]
 

@@ -49,10 +49,12 @@ def consolidate(
         batches: called for each pass over the data (two, one if nothing is rotated); must give the same data each time.
         basis: from the two factors of a layer to its two bases.
         generator: for the labels of the sampled Fisher, on the CPU.
-        earlier, decay: for online EWC. Factors are `decay · earlier + new`, bases come from those, and so do
-            importances, the earlier ones being spread over the new coordinates.
+        earlier, decay: for online EWC. Factors are `decay · earlier + new`, and bases come from those; importances are
+            the same sum, the earlier ones being spread over the new coordinates. `earlier` must have been made with a
+            decay, too.
         normalize: let the penalty divide the importances by their sum, the trace of the Fisher. It is the same in all
-            bases, and small for a model that is certain of its samples, by many orders of magnitude.
+            bases, and small for a model that is certain of its samples, by many orders of magnitude. With `decay`,
+            output factors are divided by their trace, so that experiences weigh in the bases as in the penalty.
         rank: how many leading vectors of each basis become axes; None: all. With few of them a rotation is cheap.
 
     The model's modes, gradients and `requires_grad` are left as they were. Cost: two forward passes (one, if what they
@@ -80,7 +82,7 @@ def consolidate(
         rotations: dict[str, Rotation] = {}
         if plan.rotated:
             factors, memory.positions = estimation.factors()
-            memory.factors = _decayed_factors(factors, earlier, decay)
+            memory.factors = _decayed_factors(factors, earlier, decay, normalize)
             rotations = {
                 name: _bases(basis, name, *pair).leading(rank).to(parameters[name])
                 for name, pair in memory.factors.items()
@@ -324,17 +326,19 @@ def _bases(basis: BasisFunction, name: str, input_factor: Tensor, output_factor:
 
 
 def _decayed_factors(
-    factors: dict[str, tuple[Tensor, Tensor]], earlier: Memory | None, decay: float
+    factors: dict[str, tuple[Tensor, Tensor]], earlier: Memory | None, decay: float, normalize: bool
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    if earlier is None:
+    if not decay:
         return factors
+    total = sum(float(g.diagonal(dim1=-2, dim2=-1).sum(dtype=torch.float64)) for _, g in factors.values())
+    scale = 1 / total if normalize and total > SMALLEST_TRACE else 1.0
+    before = {} if earlier is None else earlier.factors
     result = {}
-    for name, pair in factors.items():
-        before = earlier.factors.get(name)
-        if before is not None:
-            inputs, outputs = (now + decay * grown(then, now.shape) for now, then in zip(pair, before, strict=True))
-            pair = inputs, outputs
-        result[name] = pair
+    for name, (a, g) in factors.items():
+        g = scale * g
+        if name in before:
+            a, g = (now + decay * grown(then, now.shape) for now, then in zip((a, g), before[name], strict=True))
+        result[name] = a, g
     return result
 
 

@@ -24,7 +24,8 @@ class Memory:
             at least.
         anchors: the parameters θ* themselves, in rotated coordinates.
         positions: rows per sample and call at a rotated layer's input and output; they decide the cost of a step.
-        factors: input and output factor of the rotated layers, mean over samples.
+        factors: input and output factor of the rotated layers, mean over samples; of online EWC a decaying sum, the
+            output factors of each experience divided by their trace over all layers if importances are normalised.
         entries: what was done to each parameter.
         scale: of the importances in the penalty, `1 / Σ F` if they are normalised, else 1.
     """

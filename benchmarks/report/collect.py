@@ -39,6 +39,16 @@ class Value:
             return None
         return cls(fmean(numbers), stdev(numbers) if len(numbers) > 1 else None, len(numbers))
 
+    @property
+    def margin(self) -> float | None:
+        """The mean is known to ± this much with 95 %, by Student's t; None if the seeds are too few or many to say."""
+        t = STUDENT_95.get(self.count)
+        return None if t is None or self.std is None else t * self.std / self.count**0.5
+
+
+STUDENT_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+"""Quantiles of Student's t, by the number of seeds."""
+
 
 @dataclass
 class MethodRuns:
@@ -169,6 +179,12 @@ def _refuse_mixture(methods: Iterable[MethodRuns]) -> None:
             f"({', '.join(f'{share:g}: {label}' for share, label in sorted(shares.items()))}); "
             "keep them in folders of their own"
         )
+
+
+def paired(ours: Iterable[Result], theirs: Iterable[Result]) -> Value | None:
+    """How far an average accuracy is above another one: of the differences on common seeds; None if there are none."""
+    above, below = ({run["config"]["seed"]: run["average_accuracy"] for run in runs} for runs in (ours, theirs))
+    return Value.of([above[seed] - below[seed] for seed in sorted(above.keys() & below.keys())])
 
 
 def over_seeds(runs: Iterable[Result], number: Callable[[Result], float | None]) -> Value | None:

@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-TABLE_1_METHODS: dict[str, str] = {
-    "naive": "FT",
-    "rewc-none": "EWC",
-    "rewc-conv": "R-EWC, conv only",
-    "rewc-fc": "R-EWC, fc only",
-    "rewc-all": "R-EWC, all",
-    "rewc": "R-EWC, all no last",
-}
-"""Our names of the rows of Table I."""
-
 TABLE_1_STRENGTHS = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 _FT = (6.1, 97.6)
 _ROWS: dict[str, tuple[tuple[float, float], ...]] = {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from benchmarks.report import paper
-from benchmarks.report.collect import MethodRuns, Result, Setting, Value, final_accuracy, over_seeds
+from benchmarks.report.collect import MethodRuns, Result, Setting, Value, final_accuracy, over_seeds, paired
 
 FIXED = "strengths were fixed beforehand, none was chosen"
 WAYS = {
@@ -107,7 +106,9 @@ def by_strength(setting: Setting) -> Table | None:
         "Task 1 / task 2 after both, on test data, in %; bold: best average of the row (the paper's way of choosing)."
     )
     seeds = {len(runs) for method in methods for runs in method.by_strength.values()}
-    note += f" Over {min(seeds)} to {max(seeds)} seeds: the chosen λ were run with all." if len(seeds) > 1 else ""
+    if len(seeds) > 1:
+        note = note.replace("best average of the row", f"best average of the row on the {min(seeds)} seeds of all λ")
+        note += f" Over {min(seeds)} to {max(seeds)} seeds: the chosen λ were run with all."
     note += " In brackets: the paper." if setting.stream == "mnist" else ""
     return Table(f"{setting.title}: every λ", ["method", *(f"λ = {s:g}" for s in strengths)], rows, note)
 
@@ -121,22 +122,34 @@ def two_tasks(settings: Sequence[Setting], way: str, pair: tuple[str, str] = PAI
         if setting.tasks != 2 or not ewc or not rewc:
             continue
         ways.add(how(setting, way))
-        gain = fmean(r["average_accuracy"] for r in rewc) - fmean(r["average_accuracy"] for r in ewc)
+        gain = paired(rewc, ewc)
         printed = paper.TABLE_2.get(paper.SAME_DATA.get(setting.stream, setting.stream), {})
         theirs = [_printed(printed.get(label)) for label in PAIR]
         rows.append(
             [
                 setting.title.replace(", 2 tasks", ""),
                 *map(_average_and_tasks, (ewc, rewc)),
-                f"{100 * gain:+.1f}",
+                "–" if gain is None else points(gain),
+                " / ".join(_strength(setting, label, way) for label in pair),
+                "0" if gain is None else str(gain.count),
                 *theirs,
             ]
         )
     if not rows:
         return None
-    header = ["stream", "EWC (T1 / T2)", "R-EWC (T1 / T2)", "gain", "paper: EWC", "paper: R-EWC"]
-    note = f"EWC is {pair[0]}, R-EWC is {pair[1]}; average accuracy in %, in brackets both tasks; "
-    note += f"{'; or '.join(sorted(ways))}."
+    header = [
+        "stream",
+        "EWC (T1 / T2)",
+        "R-EWC (T1 / T2)",
+        "gain",
+        "λ: EWC / R-EWC",
+        "seeds",
+        "paper: EWC",
+        "paper: R-EWC",
+    ]
+    note = f"EWC is {pair[0]}, R-EWC is {pair[1]}; average accuracy in %, in brackets both tasks; gain on seeds that "
+    note += f"both have; {'; or '.join(sorted(ways))}."
+    note += AT_EDGE if any("*" in row[4] for row in rows) else ""
     return Table("EWC against R-EWC, two tasks", header, rows, note)
 
 
@@ -216,6 +229,11 @@ def percent(value: Value | None) -> str:
     return f"{100 * value.mean:.1f}" + ("" if value.std is None else f" ± {100 * value.std:.1f}")
 
 
+def points(value: Value) -> str:
+    """A difference of shares in points, with its sign and its standard deviation."""
+    return ("+" if value.mean >= 0 else "") + percent(value).replace("-", "−")
+
+
 def seconds(value: Value | None) -> str:
     """Seconds, with their standard deviation if there is one."""
     if value is None:
@@ -226,6 +244,13 @@ def seconds(value: Value | None) -> str:
 def _runs(setting: Setting, label: str, way: str) -> list[Result]:
     method: MethodRuns | None = setting.method(label)
     return [] if method is None else method.runs(way)
+
+
+def _strength(setting: Setting, label: str, way: str) -> str:
+    method = setting.method(label)
+    choice = method.choice(way) if method else None
+    strength = _runs(setting, label, way)[0]["config"]["strength"]
+    return f"{strength:g}{'*' if choice and choice.at_edge else ''}"
 
 
 def _average_and_tasks(runs: list[Result]) -> str:

@@ -9,13 +9,16 @@ from typing import Any
 from benchmarks.speed.networks import NETWORKS
 from benchmarks.speed.parts import of_part, threads_of
 from benchmarks.speed.ratio import Ratio, Verdict, ratio
+from benchmarks.speed.rivals import RIVALS
 from benchmarks.speed.steps import LEARNED
 
 EPOCH = 300
 """Steps of 100 samples in an epoch of one of two MNIST experiences."""
 
-NO_RIVALS = ("consolidate", "consolidate-whole", "consolidate-exact", "avalanche", "backpack")
+NO_RIVALS = ("consolidate", "consolidate-whole", "consolidate-patch", "consolidate-exact", "avalanche", "backpack")
 """In the bar of the fastest: ourselves, and those that make no bases and no rotated diagonal."""
+OF_PATCHES = ("nngeometry", "curvlinops")
+"""They make whole bases of patches, which are larger than those of channels."""
 
 
 @dataclass(frozen=True)
@@ -98,22 +101,25 @@ def _steps(found: dict[str, Any]) -> Iterator[Bar]:
 def _consolidation(found: dict[str, Any]) -> Iterator[Bar]:
     results = {key: value for key, value in found.items() if key.startswith("consolidation@")}
 
-    def ratios(name: str, only: str | None = None, ours: str = "consolidate") -> dict[str, Ratio]:
-        """Of one rival or of all, over ourselves with the same kind of Fisher."""
+    def ratios(name: str, only: tuple[str, ...] = tuple(RIVALS), ours: str = "consolidate") -> dict[str, Ratio]:
+        """Of some rivals, over ourselves with the same kind of Fisher."""
         return {
             f"{rival}, {threads_of(key)}": ratio(seconds, by_network[name]["seconds"][ours])
             for key, by_network in results.items()
             if name in by_network and ours in by_network[name]["seconds"]
             for rival, seconds in by_network[name]["seconds"].items()
-            if rival not in NO_RIVALS and rival.endswith("-exact") == ours.endswith("-exact") and only in (None, rival)
+            if rival not in NO_RIVALS and rival.endswith("-exact") == ours.endswith("-exact") and rival in only
         }
 
-    yield from _worst("one sample at a time / consolidation: MLP", 10, ratios("mlp-128", "loop"), at_least=True)
-    yield from _worst("one sample at a time / consolidation: LeNet", 4, ratios("lenet", "loop"), at_least=True)
+    yield from _worst("one sample at a time / consolidation: MLP", 10, ratios("mlp-128", ("loop",)), at_least=True)
+    yield from _worst("one sample at a time / consolidation: LeNet", 4, ratios("lenet", ("loop",)), at_least=True)
     for name in ("lenet", "mlp-128", "vgg16", "resnet18", "vit"):
-        yield from _worst(f"the fastest rival / consolidation: {NETWORKS[name].title}", 1, ratios(name), at_least=True)
+        title = NETWORKS[name].title.split(",")[0]  # without the batch of a training step
+        yield from _worst(f"the fastest rival / consolidation: {title}", 1, ratios(name), at_least=True)
         exact = ratios(name, ours="consolidate-exact")
-        yield from _worst(f"the same, exact Fisher: {NETWORKS[name].title}", 1, exact, at_least=True)
+        yield from _worst(f"the same, exact Fisher: {title}", 1, exact, at_least=True)
+        patch = ratios(name, OF_PATCHES, ours="consolidate-patch")
+        yield from _worst(f"libraries that make patch bases / we with those: {title}", 1, patch, at_least=True)
 
 
 def _growth(growth: dict[str, Any]) -> Iterator[Bar]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from avalanche_rewc.core import FisherKind, Memory, consolidate
+from avalanche_rewc.core import ConvBasis, FisherKind, Memory, consolidate
 from avalanche_rewc.core.reflections import DEFAULT_RANK
 from avalanche_rewc.plugin import ESTIMATION_BATCH
 from benchmarks.speed.networks import NETWORKS
@@ -28,13 +28,14 @@ HOPELESS = 20.0
 """And so is what takes so many times as long as `consolidate`: a few percent more or less would not matter."""
 ROTATED_EXACT = ("loop-exact", "nngeometry-exact", "curvlinops-exact")
 LONG = {
-    "vgg16": ("curvlinops",),
-    "resnet18": ("consolidate-exact", "nngeometry", "curvlinops"),
+    "vgg16": ("consolidate-patch", "curvlinops"),
+    "resnet18": ("consolidate-exact", "consolidate-patch", "nngeometry", "curvlinops"),
     "vit": ("consolidate-exact",),
 }
 """Half a minute and more each: with two threads only."""
 NEVER = {"vgg16": ("consolidate-exact", "nngeometry")}
 """Minutes. (curvlinops computes the same as nngeometry.)"""
+NO_CONVOLUTIONS = {"mlp-128": ("consolidate-patch",)}
 
 
 def estimate(
@@ -44,11 +45,17 @@ def estimate(
     generator: torch.Generator,
     fisher: FisherKind,
     rank: int | None = DEFAULT_RANK,
+    conv_basis: ConvBasis = "channel",
 ) -> Memory:
     """The library's own, called as a rival is."""
     batches = list(zip(x.split(ESTIMATION_BATCH), y.split(ESTIMATION_BATCH), strict=True))  # type: ignore[no-untyped-call]
     return consolidate(
-        model, lambda: [((b,), labels) for b, labels in batches], fisher=fisher, generator=generator, rank=rank
+        model,
+        lambda: [((b,), labels) for b, labels in batches],
+        fisher=fisher,
+        generator=generator,
+        rank=rank,
+        conv_basis=conv_basis,
     )
 
 
@@ -58,12 +65,14 @@ def measure(name: str, seconds: float, count: int, rounds: int) -> dict[str, Any
     torch.manual_seed(0)
     model = network.make().eval()
     x, y = network.samples(count)
-    left_out = NEVER.get(name, ()) + (LONG.get(name, ()) if torch.get_num_threads() == 1 else ())
+    left_out = NEVER.get(name, ()) + NO_CONVOLUTIONS.get(name, ())
+    left_out += LONG.get(name, ()) if torch.get_num_threads() == 1 else ()
     if name != "lenet":  # elsewhere one round of the exact rivals would take minutes
         left_out += ROTATED_EXACT
     ways: dict[str, Callable[..., Any]] = {
         "consolidate": partial(estimate, fisher="sampled"),
         "consolidate-whole": partial(estimate, fisher="sampled", rank=None),
+        "consolidate-patch": partial(estimate, fisher="sampled", rank=None, conv_basis="patch"),
         "consolidate-exact": partial(estimate, fisher="exact"),
     }
     ways |= {rival: RIVALS[rival].run for rival in available()}

@@ -24,7 +24,11 @@ KEPT = HERE / "results" / "speed.json"
 TEMPLATE = HERE / "SPEED.template.md"
 PAGE = HERE / "SPEED.md"
 FIGURE = HERE.parent / "docs" / "figures" / "speed-steps.png"
-OURS = {"consolidate-whole": "consolidate, whole bases", "consolidate-exact": "consolidate, exact Fisher"}
+OURS = {
+    "consolidate-whole": "consolidate, whole bases",
+    "consolidate-patch": "consolidate, whole patch bases",
+    "consolidate-exact": "consolidate, exact Fisher",
+}
 
 
 class Page:

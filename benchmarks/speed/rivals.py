@@ -414,7 +414,8 @@ RIVALS: dict[str, Rival] = {
     "curvlinops-exact": Rival("curvlinops EKFAC, exact", partial(curvlinops, exact=True), "curvlinops"),
     "avalanche": Rival("Avalanche's EWC", avalanche),
 }
-"""What each computes is in its docstring: the first four what `consolidate` does with whole bases, the others less."""
+"""What each computes is in its docstring: the first four what `consolidate` does with whole bases; nngeometry
+and curvlinops leave out parameters, but make the larger bases of patches; BackPACK's KFAC and Avalanche do less."""
 
 
 def available() -> list[str]:

@@ -1,5 +1,6 @@
 """The README shows what the kept result files say."""
 
+import ast
 import re
 
 import pytest
@@ -15,6 +16,16 @@ def test_the_table_is_up_to_date():
     assert readme.main(["--check"]) == 0
     assert readme.FIGURE.is_file()
     assert readme.FIGURE.relative_to(readme.ROOT).as_posix() in text
+
+
+def test_examples_are_python_and_import_what_there_is():
+    text = readme.README.read_text(encoding="utf-8")
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(examples) >= 5
+    for example in examples:
+        imports = [line for line in ast.parse(example).body if isinstance(line, ast.Import | ast.ImportFrom)]
+        assert imports, example
+        exec("\n".join(map(ast.unparse, imports)), {})
 
 
 def test_a_block_that_is_missing_is_told():

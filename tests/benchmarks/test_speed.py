@@ -251,11 +251,13 @@ def test_measured_parts_are_kept_and_not_measured_again(monkeypatch, tmp_path, c
 
 def test_rivals_are_compared_with_the_same_kind_of_fisher():
     seconds = {"consolidate": [1.0], "consolidate-exact": [4.0], "vmap": [3.0], "loop": [9.0], "loop-exact": [6.0]}
+    seconds |= {"consolidate-patch": [2.0], "nngeometry": [7.0]}
     found = {"lenet": {"samples": 100, "seconds": seconds, "batch": {}, "refused": {}}}
     measured = {"consolidation@1": {"found": found, "quick": False}}
     reached = {bar.what: bar.reached.median for bar in bars(measured)}
-    assert reached["the fastest rival / consolidation: LeNet, batch 100"] == 3.0
-    assert reached["the same, exact Fisher: LeNet, batch 100"] == 1.5
+    assert reached["the fastest rival / consolidation: LeNet"] == 3.0
+    assert reached["the same, exact Fisher: LeNet"] == 1.5
+    assert reached["libraries that make patch bases / we with those: LeNet"] == 3.5
     assert reached["one sample at a time / consolidation: LeNet"] == 9.0
 
 
