@@ -335,13 +335,13 @@ def test_normalised_the_size_of_an_earlier_fisher_does_not_decide_the_bases(monk
     bases = {}
     for normalize in (True, False):
         for size in (1, 100):
-            strategy = REWC(mode="online", decay_factor=0.5, normalize=normalize, **settings(Growing().double()))
+            options = {"ewc_lambda": 0.0, "mode": "online", "decay_factor": 0.5, "normalize": normalize}
+            strategy = REWC(**options, **settings(Growing().double()))
             for experience in blob_stream().train_stream[:2]:
                 torch.manual_seed(experience.current_experience)
                 with monkeypatch.context() as patch:
                     if experience.current_experience == 0:
                         patch.setattr(signals, "exact_signals", lambda logits, size=size: size * original(logits))
-                    strategy.rewc.ewc_lambda = 0.0
                     strategy.train(experience)
             rotation = strategy.rewc.memories[-1].rotations["body.0.weight"]
             bases[normalize, size] = rotation.output_basis[0].abs()  # of eigenvectors the sign is free
