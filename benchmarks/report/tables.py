@@ -183,19 +183,14 @@ def across(settings: Sequence[Setting], way: str) -> Table | None:
     """Average accuracy at the end of every method (rows) in every setting (columns), with its strength."""
     labels = list(dict.fromkeys(method.label for setting in settings for method in setting.methods))
     rows = []
-    edge = False
     for label in labels:
         cells = []
         for setting in settings:
-            method = setting.method(label)
-            runs = method.runs(way) if method else []
-            choice = method.choice(way) if method else None
-            at_edge = choice is not None and choice.at_edge
-            edge = edge or at_edge
-            strength = runs[0]["config"]["strength"] if runs else None
-            average = percent(over_seeds(runs, lambda run: run["average_accuracy"]))
-            cells.append(average if strength is None else f"{average} ({strength:g}{'*' if at_edge else ''})")
+            strength = _strength(setting, label, way)
+            average = percent(over_seeds(_runs(setting, label, way), lambda run: run["average_accuracy"]))
+            cells.append(f"{average} ({strength})" if strength else average)
         rows.append([label, *cells])
+    edge = any("*" in cell for row in rows for cell in row[1:])
     if not rows:
         return None
     note = "Average accuracy after the last task in %, mean ± standard deviation over seeds, in brackets the strength; "
@@ -247,10 +242,12 @@ def _runs(setting: Setting, label: str, way: str) -> list[Result]:
 
 
 def _strength(setting: Setting, label: str, way: str) -> str:
-    method = setting.method(label)
-    choice = method.choice(way) if method else None
-    strength = _runs(setting, label, way)[0]["config"]["strength"]
-    return f"{strength:g}{'*' if choice and choice.at_edge else ''}"
+    """With a star if it is at the edge of its grid; nothing for a method without one, or without runs."""
+    method, runs = setting.method(label), _runs(setting, label, way)
+    if method is None or not runs or method.symbol is None:
+        return ""
+    choice = method.choice(way)
+    return f"{runs[0]['config']['strength']:g}{'*' if choice and choice.at_edge else ''}"
 
 
 def _average_and_tasks(runs: list[Result]) -> str:

@@ -9,6 +9,7 @@ from benchmarks import findings
 from benchmarks.findings import Findings, kept
 from benchmarks.grid import load_sweep
 from benchmarks.names import UserError
+from benchmarks.report.collect import Value, paired
 from benchmarks.selection import first_phase
 
 CASE = ("table2", "mnist", 2)
@@ -71,3 +72,23 @@ def test_kept_results_are_those_of_the_shipped_sweep(sweep):
     assert keys <= {run.key for run in shipped.runs}
     missing = [str(run) for run in first_phase(shipped) if run.key not in keys]
     assert not missing
+
+
+def test_a_bar_within_the_seeds_spread_is_told():
+    """Student's t of five seeds: the mean is known to ± 2.78 · std / √5."""
+    value = Value.of([0.94, 0.95, 0.96, 0.97, 0.98])
+    assert 100 * value.margin == pytest.approx(2.78 * 1.5811 / 5**0.5, rel=1e-3)
+    assert findings._judged("96", value, 90.0) == "96: **yes**"
+    assert findings._judged("96", value, 95.0) == "96: yes, within the seeds' spread"
+    assert findings._judged("96", value, 97.0) == "96: no, within the seeds' spread"
+    assert findings._judged("96", value, 99.0) == "96: no"
+    assert Value.of([0.94]).margin is None
+
+
+def test_gains_are_of_common_seeds():
+    above, below = ([{"config": {"seed": s}, "average_accuracy": a} for s, a in runs] for runs in (
+        [(0, 0.9), (1, 0.8), (7, 0.1)], [(1, 0.7), (0, 0.6), (8, 0.9)],
+    ))  # fmt: skip
+    assert paired(above, below).mean == pytest.approx(0.2)
+    assert paired(above, below).count == 2
+    assert paired(above[2:], below) is None
