@@ -28,7 +28,7 @@ Results = dict[str, Any]
 def _steps(quick: bool) -> Results:
     found = {}
     for name in tqdm(QUICK if quick else NETWORKS, desc="steps"):
-        found[name] = steps.measure(name, *((1, 2) if quick else (10, 16)))
+        found[name] = steps.measure(name, *((1, 2) if quick else (90, 16)))
     return found
 
 

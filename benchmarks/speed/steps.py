@@ -145,4 +145,4 @@ def measure(name: str, seconds: float, rounds: int) -> dict[str, list[float]]:
     for tasks in LEARNED:
         separate = as_if_learned(ready(EWC, ewc_lambda=LAMBDA, mode="separate"), tasks)
         candidates[f"ewc separate after {tasks}"] = step_of(separate)
-    return interleaved(candidates, seconds, at_least=rounds, warm_up=1)
+    return interleaved(candidates, seconds, at_least=rounds, at_most=200, warm_up=1)
