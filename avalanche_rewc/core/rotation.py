@@ -13,6 +13,9 @@ from avalanche_rewc.core.reflections import Reflections, find_reflections, leadi
 
 Matrix = Tensor | Reflections
 
+SMALL = 256
+"""Pairs of an input and an output, up to which a layer is turned by one product: calls cost more than arithmetic."""
+
 
 @dataclass(frozen=True)
 class Rotation:
@@ -47,6 +50,15 @@ class Rotation:
         """`U2` in its cheapest form."""
         return find_reflections(self.output_basis, self.rank) or self.output_basis
 
+    @cached_property
+    def _at_once(self) -> Tensor | None:
+        """`U2 ⊗ U1`, (g, m·q, m·q) or of one group (m·q, m·q), for a small layer; None for others."""
+        groups, outputs, inputs = *self.output_basis.shape[:2], self.input_basis.shape[1]
+        if outputs * inputs > SMALL:
+            return None
+        pairs = torch.einsum("gab,gij->gaibj", self.output_basis, self.input_basis)
+        return pairs.reshape(groups, outputs * inputs, outputs * inputs).squeeze(0)
+
     def is_cheap(self) -> bool:
         """Whether products take less than half of what they do with any other bases of this size."""
         bases, forms = (self.input_basis, self.output_basis), (self.input_matrix, self.output_matrix)
@@ -56,12 +68,16 @@ class Rotation:
     def to_rotated(self, weight: Tensor, batch_dims: int = 0) -> Tensor:
         """`W' = U2ᵀ W U1`, also for a batch of weights or gradients.
 
-        Cost: m·q·r·(m+q) multiplications per group, m·q·r·4·rank with a rank.
+        Cost: m·q·r·(m+q) multiplications per group, m·q·r·4·rank with a rank, (m·q)²·r for a small layer.
         """
+        if self._at_once is not None and batch_dims == 0:
+            return _applied(self._at_once.mT, weight)
         return self._product(self.output_matrix.mT, weight, self.input_matrix, batch_dims)
 
     def to_original(self, rotated_weight: Tensor, *, input_side: bool = True, output_side: bool = True) -> Tensor:
         """`W = U2 W' U1ᵀ`, the inverse of `to_rotated` since both bases are orthogonal; or one side of it only."""
+        if self._at_once is not None and input_side and output_side:
+            return _applied(self._at_once, rotated_weight)
         left = self.output_matrix if output_side else None
         right = self.input_matrix.mT if input_side else None
         return self._product(left, rotated_weight, right, 0)
@@ -101,6 +117,13 @@ class Rotation:
         if input_basis is self.input_basis and output_basis is self.output_basis:
             return self  # with the forms that were found
         return replace(self, input_basis=input_basis, output_basis=output_basis)
+
+
+def _applied(matrix: Tensor, weight: Tensor) -> Tensor:
+    """The matrix (..., m·q, m·q) times the weight (g·m, n, *kernel) as (..., m·q, r)."""
+    columns = geometry.promoted(weight).reshape(*matrix.shape[:-1], -1)
+    with torch.autocast(weight.device.type, enabled=False):
+        return (matrix @ columns).view(weight.shape).to(weight.dtype)
 
 
 def apply_to_rows(rows: Tensor, matrix: Matrix) -> Tensor:

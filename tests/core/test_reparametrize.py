@@ -8,9 +8,10 @@ import torch
 import torchvision
 from torch import nn
 
-from avalanche_rewc.core import Rotation, is_rotated, merge_layer, rotate_layer
+from avalanche_rewc.core import Rotation, is_rotated, merge_layer, rotate_layer, rotation
 from avalanche_rewc.core.rotation import between, spread
 from avalanche_rewc.core.selection import rotatable_layers
+from tests import oracle
 from tests.cases import CASES, Attention, mlp
 
 
@@ -86,10 +87,12 @@ def test_forward_is_unchanged_and_merge_is_the_inverse(name, dtype, tolerance, t
         assert (layer.weight - weights[n]).abs().max() <= tolerance * weights[n].abs().max()
 
 
+@pytest.mark.parametrize("small", [0, rotation.SMALL], ids=["two products", "one product"])
 @pytest.mark.parametrize("patch", [False, True])
 @pytest.mark.parametrize("name", [n for n, c in CASES.items() if "conv" in c.rotated])
-def test_every_kind_of_convolution(name, patch):
+def test_every_kind_of_convolution(name, patch, small, monkeypatch):
     """Strides, dilation, padding modes, groups: forward and backward agree with the plain layer on every side."""
+    monkeypatch.setattr(rotation, "SMALL", small)
     case = CASES[name]
     x = case.inputs()
     for rows in ((float("inf"), float("inf")), (0.0, 0.0), (0.0, float("inf")), (float("inf"), 0.0)):
@@ -97,12 +100,15 @@ def test_every_kind_of_convolution(name, patch):
         conv = model.conv
         plain = model(x)
         gradient = torch.autograd.grad(plain.square().sum(), conv.weight)[0]
-        rotation = random_rotation(conv, patch)
-        rotate_layer(conv, rotation, rows)
+        bases = random_rotation(conv, patch)
+        rotate_layer(conv, bases, rows)
         rotated = model(x)
         torch.testing.assert_close(rotated, plain, rtol=1e-10, atol=1e-10)
         rotated_gradient = torch.autograd.grad(rotated.square().sum(), conv._parameters["weight"])[0]
-        torch.testing.assert_close(rotated_gradient, rotation.to_rotated(gradient), rtol=1e-9, atol=1e-10)
+        by_hand = oracle.rotated_by_hand(gradient, bases.input_basis, bases.output_basis)
+        torch.testing.assert_close(rotated_gradient, by_hand, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(bases.to_rotated(gradient), by_hand, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(bases.to_original(by_hand), gradient, rtol=1e-9, atol=1e-10)
 
 
 def test_the_rotated_layer_is_an_ordinary_one_to_everybody():
