@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avalanche_rewc.core.capture import Call
-from avalanche_rewc.core.geometry import promoted
+from avalanche_rewc.core.geometry import of_all_calls, promoted
 
 Rows = tuple[Tensor, Tensor]
 """Inputs (B, P, n) of a projection and gradients (S, B, P, m) at its output: S signals, B samples, P positions."""
@@ -52,7 +52,7 @@ def projections(
         g = promoted(g if module.batch_first else g.transpose(1, 2))  # (S, B, L, E)
         found.append(_projections(module, _Inputs.of(module, call).of_samples(samples), g[:, samples]))
     return {
-        name: (torch.cat([rows[name][0] for rows in found], 1), torch.cat([rows[name][1] for rows in found], 2))
+        name: (of_all_calls([rows[name][0] for rows in found], 1), of_all_calls([rows[name][1] for rows in found], 2))
         for name in found[0]
     }
 

@@ -94,6 +94,8 @@ def _gradients(logits: Tensor, edges: list[GradientEdge], signals: Tensor) -> li
         except RuntimeError:
             pass  # an operation without a batching rule
     single = [backward(signal, False) for signal in signals]
+    if len(single) == 1:  # without a copy
+        return [None if found is None else found.unsqueeze(0) for found in single[0]]
     return [None if found[0] is None else torch.stack(found) for found in zip(*single, strict=True)]
 
 

@@ -86,13 +86,16 @@ def _squared_linear(
     for _, g in used:
         rows = geometry.output_rows(module, g.flatten(0, 1))
         plain.append(rows.reshape(*g.shape[:2], *rows.shape[1:]))  # (S, B, P, g, m)
-    bias = torch.cat(plain, dim=2).sum(2).square().sum((0, 1)).flatten()  # biases are not rotated
+    bias = geometry.of_all_calls(plain, 2).sum(2).square().sum((0, 1)).flatten()  # biases are not rotated
     inputs, outputs = [], []
     for (x, _), rows in zip(used, plain, strict=True):
         inputs.append(_rotated_patch_rows(module, x, rotation if by_rows else None))
         # g' = U2ᵀ g for every row
         outputs.append(_rotated_rows(rows, rotation.output_matrix) if rotation and by_rows else rows)
-    x_rows, g_rows = torch.cat(inputs, dim=1), torch.cat(outputs, dim=2)  # (B, P, g, q), (S, B, P, g, m)
+    x_rows, g_rows = (
+        geometry.of_all_calls(inputs, 1),
+        geometry.of_all_calls(outputs, 2),
+    )  # (B, P, g, q), (S, B, P, g, m)
     if by_rows:
         return {"weight": sum_of_squares(g_rows, x_rows).reshape(weight.shape), "bias": bias}
     assert rotation is not None

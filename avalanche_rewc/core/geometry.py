@@ -98,6 +98,11 @@ def patch_rows(module: nn.Module, x: Tensor) -> Tensor:
     return x.reshape(*x.shape[:2], module.groups, -1)
 
 
+def of_all_calls(calls: list[Tensor], dim: int) -> Tensor:
+    """The rows of all calls of a layer; those of a single one, as most layers have, without a copy."""
+    return calls[0] if len(calls) == 1 else torch.cat(calls, dim)
+
+
 def pad(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
     """The input as the kernel meets it, padded in the layer's own padding mode."""
     if isinstance(module.padding, str):
