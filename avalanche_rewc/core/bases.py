@@ -2,52 +2,82 @@
 
 A basis function takes the input factor `A = E[x xᵀ]`, shape (g, q, q), and the output factor `G = E[g gᵀ]`, shape
 (g, m, m), and returns `(input_basis, output_basis)`: orthogonal matrices of the same shapes with
-`W' = output_basisᵀ W input_basis`. Anything with that contract can be passed as `basis=`.
+`W' = output_basisᵀ W input_basis`. Anything with that contract can be passed as `basis=`. Where only some leading
+vectors become axes (`rank=`), so many columns are enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
+import numpy as np
+import scipy.linalg
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 BasisFunction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
+FEW_OF = 320
+"""Of factors of this size and more, a few eigenvectors are found in less time than all of them."""
 
-def eigenvectors(factor: Tensor) -> Tensor:
-    """Eigenvectors in the columns, largest eigenvalue first. Cost: cubic in the size.
 
-    In the factor's own precision: float32 takes less than half the time of float64. On some factors of few samples
-    LAPACK does not converge in it, and says so or answers with NaN; those are taken in float64. A factor that is zero
-    or diagonal (a dead layer, a depthwise convolution) needs no special case: `eigh` answers with an orthogonal basis
-    all the same.
+def eigenvectors(factor: Tensor, count: int | None = None) -> Tensor:
+    """Eigenvectors in the columns, largest eigenvalue first: all of them, (g, d, d), or at least the first `count`.
+
+    Cost: cubic in the size; a few of a wide factor take half the time of all. In the factor's own precision: float32
+    takes less than half the time of float64. On some factors of few samples LAPACK does not converge in it, and says so
+    or answers with NaN; those are taken in float64. A factor that is zero or diagonal (a dead layer, a depthwise
+    convolution) needs no special case: LAPACK answers with an orthogonal basis all the same.
     """
+    size = factor.shape[-1]
+    few = 0 if count is None or size < FEW_OF or 4 * count > size or factor.device.type != "cpu" else count
     try:
-        vectors: Tensor = torch.linalg.eigh(factor)[1]
+        vectors = _leading(factor, few) if few else _all(factor)
         converged = is_orthogonal(vectors)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+    except (torch.linalg.LinAlgError, scipy.linalg.LinAlgError):  # type: ignore[attr-defined]
         converged = False
-    if not converged:
-        vectors = torch.linalg.eigh(factor.double())[1].to(factor.dtype)
+    return vectors if converged else _all(factor.double()).to(factor.dtype)
+
+
+def _all(factor: Tensor) -> Tensor:
+    vectors: Tensor = torch.linalg.eigh(factor)[1]
     return vectors.flip(-1)
 
 
+def _leading(factor: Tensor, count: int) -> Tensor:
+    """LAPACK's `syevr` with a range of indices, which torch does not offer: (g, d, count)."""
+    last = factor.shape[-1] - 1
+    with _own_threads().limit(limits=1):
+        found = [
+            scipy.linalg.eigh(matrix, subset_by_index=(last - count + 1, last), driver="evr", check_finite=False)[1]
+            for matrix in factor.numpy()
+        ]
+    return torch.from_numpy(np.stack(found)).flip(-1)
+
+
+@cache
+def _own_threads() -> ThreadpoolController:
+    """Of SciPy's linear algebra. They would spin beside torch's, and most of `syevr` has no use for them."""
+    return ThreadpoolController().select(internal_api="openblas")
+
+
 def is_orthogonal(basis: Tensor) -> bool:
-    """`Uᵀ U v = v` for a random vector v: quadratic in the size, where the product itself would be cubic."""
+    """`Uᵀ U v = v` for a random v, also for some columns (..., d, k): the product itself would be cubic in the size."""
     vector = random_vector(basis)
     return bool((basis.mT @ (basis @ vector) - vector).abs().max() < 1e-3)
 
 
 def random_vector(basis: Tensor) -> Tensor:
-    """A column (d, 1) that is the same every time, to tell matrices (..., d, d) apart by."""
+    """A column (k, 1) that is the same every time, to tell matrices (..., d, k) apart by."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(basis.shape[-1], 1, dtype=torch.float64, generator=generator).to(basis)
 
 
-def eigen(input_factor: Tensor, output_factor: Tensor) -> tuple[Tensor, Tensor]:
-    """The right form: both factors become diagonal."""
-    return eigenvectors(input_factor), eigenvectors(output_factor)
+def eigen(input_factor: Tensor, output_factor: Tensor, rank: int | None = None) -> tuple[Tensor, Tensor]:
+    """The right form: both factors become diagonal. With a rank, the leading columns of each basis may be all."""
+    return eigenvectors(input_factor, rank), eigenvectors(output_factor, rank)
 
 
 def identity(input_factor: Tensor, output_factor: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -83,9 +84,10 @@ def consolidate(
         if plan.rotated:
             factors, memory.positions = estimation.factors()
             memory.factors = _decayed_factors(factors, earlier, decay, normalize)
+            if basis is eigen:
+                basis = partial(eigen, rank=rank)  # the other columns would only cost time
             rotations = {
-                name: _bases(basis, name, *pair).leading(rank).to(parameters[name])
-                for name, pair in memory.factors.items()
+                name: _bases(basis, rank, name, *pair).to(parameters[name]) for name, pair in memory.factors.items()
             }
         importances = estimation.diagonal(rotations)
     memory.scale = _scale(importances) if normalize else 1.0
@@ -309,20 +311,24 @@ def _gradients_within(budget: int, record: Record, samples: int) -> int:
     return budget * samples // max(1, sum(call.outputs * call.input.element_size() for call in calls))
 
 
-def _bases(basis: BasisFunction, name: str, input_factor: Tensor, output_factor: Tensor) -> Rotation:
+def _bases(basis: BasisFunction, rank: int | None, name: str, input_factor: Tensor, output_factor: Tensor) -> Rotation:
     input_basis, output_basis = basis(input_factor, output_factor)
-    if input_basis.shape != input_factor.shape or output_basis.shape != output_factor.shape:
-        raise ValueError(
-            f"basis: for {name} it returned shapes {tuple(input_basis.shape)} and {tuple(output_basis.shape)}; they "
-            f"must be those of the factors, {tuple(input_factor.shape)} and {tuple(output_factor.shape)}"
-        )
+    for found, factor in ((input_basis, input_factor), (output_basis, output_factor)):
+        size = factor.shape[-1]
+        needed = size if rank is None else min(rank, size)
+        if found.shape[:-1] != factor.shape[:-1] or not needed <= found.shape[-1] <= size:
+            raise ValueError(
+                f"basis: for {name} it returned shapes {tuple(input_basis.shape)} and {tuple(output_basis.shape)}; "
+                f"they must be those of the factors, {tuple(input_factor.shape)} and {tuple(output_factor.shape)}"
+                f"{'' if rank is None else f', or of their first {rank} columns or more'}"
+            )
     for side, found in (("input", input_basis), ("output", output_basis)):
         if not is_orthogonal(found):
             raise ValueError(
                 f"basis: for {name} it returned an {side} basis that is not orthogonal (UᵀU ≠ 1), so rotating the "
                 "layer would change what it computes"
             )
-    return Rotation(input_basis, output_basis)
+    return Rotation(input_basis, output_basis).leading(rank)
 
 
 def _decayed_factors(

@@ -50,12 +50,12 @@ class Reflections(NamedTuple):
 
 
 def leading_basis(basis: Tensor, rank: int | None) -> Tensor:
-    """An orthogonal basis with the span of the first `rank` columns of `basis` in its first columns. (g, d, d).
+    """An orthogonal basis, (g, d, d), that begins with the first `rank` columns of `basis` (g, d, ≥ rank), up to sign.
 
-    All columns if there are no more, or for None. One Newton-Schulz step `U (3 − UᵀU) / 2` then squares what they were
-    short of orthogonal: from LAPACK's float32, to the last bit.
+    All d columns if there are no more, or for None. One Newton-Schulz step `U (3 − UᵀU) / 2` then squares what they
+    were short of orthogonal: from LAPACK's float32, to the last bit.
     """
-    if rank is None or rank >= basis.shape[-1]:
+    if rank is None or rank >= basis.shape[-2]:
         return 1.5 * basis - 0.5 * basis @ (basis.mT @ basis)
     return _householder(basis, rank).dense().to(basis.dtype)
 

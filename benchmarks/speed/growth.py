@@ -13,6 +13,7 @@ from torch import nn
 from avalanche_rewc import REWC
 from avalanche_rewc.core import FisherKind, Memory
 from avalanche_rewc.core.bases import eigenvectors
+from avalanche_rewc.core.reflections import DEFAULT_RANK
 from avalanche_rewc.models import FeatureMLP
 from benchmarks.speed.consolidation import estimate
 from benchmarks.speed.networks import NETWORKS, Network
@@ -64,7 +65,7 @@ def over_widths(widths: tuple[int, ...], rounds: int) -> dict[str, dict[str, lis
         whole = consolidation_of(mlp(width), 200, "sampled")
         factors = [factor for pair in whole().factors.values() for factor in pair]
         candidates[f"{width}, consolidation"] = whole
-        candidates[f"{width}, eigenvectors"] = lambda factors=factors: [eigenvectors(f) for f in factors]  # type: ignore[misc]
+        candidates[f"{width}, eigenvectors"] = lambda factors=factors: [eigenvectors(f, DEFAULT_RANK) for f in factors]  # type: ignore[misc]
     found = interleaved(candidates, 0, at_least=rounds, warm_up=1)
     kinds = ("consolidation", "eigenvectors")
     return {str(width): {kind: found[f"{width}, {kind}"] for kind in kinds} for width in widths}

@@ -1,10 +1,12 @@
 """Bases of which only the leading vectors are asked for, and the cheap form they are applied in."""
 
+import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from torch import nn
 
-from avalanche_rewc.core import Rotation, consolidate, merge_layer, rotate_layer
+from avalanche_rewc.core import Rotation, bases, consolidate, merge_layer, rotate_layer
 from avalanche_rewc.core.bases import eigenvectors
 from avalanche_rewc.core.reflections import Reflections, find_reflections, leading_basis
 from tests import oracle
@@ -174,3 +176,77 @@ def test_eigenvectors_in_float32(size, samples):
     assert beside.norm() < 1e-5 * rotated.norm()
     values = rotated.diagonal(dim1=-2, dim2=-1)[0]
     assert (values[:-1] - values[1:]).min() > -1e-5 * values[0], "largest first"
+
+
+def wide_factors(size, samples, groups=1):
+    torch.manual_seed(samples)
+    x = (torch.randn(groups, samples, size) @ torch.randn(size, size)).relu() * (torch.rand(size) > 0.2)
+    return x.mT @ x / samples
+
+
+@pytest.mark.parametrize("samples", [5, 800])
+@pytest.mark.parametrize("size", [320, 700])
+def test_a_few_eigenvectors_of_a_wide_factor_are_the_leading_ones(size, samples):
+    factor = wide_factors(size, samples, groups=2)
+    vectors = eigenvectors(factor, 64)
+    assert vectors.shape == (2, size, 64)
+    assert vectors.dtype == torch.float32
+    assert (vectors.mT @ vectors - torch.eye(64)).abs().max() < 1e-5
+    values = torch.linalg.eigvalsh(factor.double()).flip(-1)[..., :64]
+    turned = vectors.double().mT @ factor.double() @ vectors.double()
+    assert (turned - torch.diag_embed(values)).abs().max() < 1e-5 * values.max(), "each with its own value, in order"
+
+
+def test_a_narrow_factor_or_most_vectors_take_the_ordinary_way():
+    assert eigenvectors(wide_factors(319, 50), 64).shape[-1] == 319
+    assert eigenvectors(wide_factors(320, 50), 81).shape[-1] == 320
+
+
+@pytest.mark.parametrize("answer", ["nan", "error"])
+def test_a_few_that_are_not_found_in_float32_are_taken_in_float64(answer, monkeypatch):
+    def failing(matrix, subset_by_index, **options):
+        if answer == "error":
+            raise scipy.linalg.LinAlgError("no convergence")
+        return None, np.full((len(matrix), subset_by_index[1] - subset_by_index[0] + 1), np.nan, matrix.dtype)
+
+    factor = wide_factors(320, 800)
+    right = eigenvectors(factor, 8)
+    monkeypatch.setattr(scipy.linalg, "eigh", failing)
+    vectors = eigenvectors(factor, 8)
+    assert vectors.dtype == torch.float32
+    assert ((vectors[..., :8] * right).sum(-2).abs() - 1).abs().max() < 1e-3
+
+
+def test_consolidated_with_a_few_eigenvectors_is_as_with_all_of_them(monkeypatch):
+    """The same importances in the same coordinates, whichever way the vectors were found."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(330, 340), nn.ReLU(), nn.Linear(340, 5))
+    x = torch.randn(300, 330) @ torch.diag(torch.linspace(1, 0, 330) ** 4)
+    found = []
+    for few_of in (320, 10**6):
+        monkeypatch.setattr(bases, "FEW_OF", few_of)
+        found.append(consolidate(model, lambda: [((x,), None)], rank=8, fisher="exact"))
+    few, whole = (memory.rotations["0.weight"] for memory in found)
+    for ours, theirs in ((few.input_basis, whole.input_basis), (few.output_basis, whole.output_basis)):
+        assert ours.shape == theirs.shape
+        overlap = (ours[..., :8].mT @ theirs[..., :8])[0]
+        assert (overlap.abs() - torch.eye(8)).abs().max() < 1e-2
+    ours, theirs = (memory.importances["0.weight"][:8, :8] for memory in found)
+    torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4 * float(theirs.max()))
+
+
+def test_a_basis_of_ones_own_may_have_only_the_columns_that_are_asked_for():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 3)).double()
+    x = torch.randn(20, 9, dtype=torch.float64)
+
+    def first(count):
+        return lambda a, g: (eigenvectors(a)[..., :count], eigenvectors(g)[..., :count])
+
+    def bases_of(count, rank):
+        return consolidate(model, lambda: [((x,), None)], basis=first(count), rank=rank).rotations["0.weight"]
+
+    assert torch.equal(bases_of(2, 2).input_basis, bases_of(9, 2).input_basis)
+    for count, rank in ((2, 3), (2, None)):
+        with pytest.raises(ValueError, match="it returned shapes"):
+            bases_of(count, rank)
