@@ -15,7 +15,8 @@ from benchmarks.speed.steps import LEARNED
 EPOCH = 300
 """Steps of 100 samples in an epoch of one of two MNIST experiences."""
 
-NO_RIVALS = ("consolidate", "consolidate-whole", "consolidate-patch", "consolidate-exact", "avalanche", "backpack")
+OWN = ("consolidate", "consolidate-whole", "consolidate-patch", "consolidate-patch-whole", "consolidate-exact")
+NO_RIVALS = (*OWN, "avalanche", "backpack")
 """In the bar of the fastest: ourselves, and those that make no bases and no rotated diagonal."""
 OF_PATCHES = ("nngeometry", "curvlinops")
 """They make whole bases of patches, which are larger than those of channels."""
@@ -37,7 +38,7 @@ class Bar:
 def bars(measured: dict[str, Any]) -> Iterator[Bar]:
     """All lines for which there are results."""
     found = {key: entry["found"] for key, entry in measured.items()}
-    yield from _steps({key: value for key, value in found.items() if key.startswith("steps@")})
+    yield from _steps({key: value for key, value in found.items() if key.startswith(("steps@", "steps-kept@"))})
     yield from _consolidation(found)
     yield from _growth(of_part(measured, "growth"))
     for memory in of_part(measured, "memory").values():
@@ -74,7 +75,9 @@ def _worst(
 def _steps(found: dict[str, Any]) -> Iterator[Bar]:
     def ratios(over: str, under: str, only: tuple[str, ...] = tuple(NETWORKS)) -> dict[str, Ratio]:
         return {
-            f"{NETWORKS[name].title}, {threads_of(key)}": ratio(times[over], times[under])
+            f"{NETWORKS[name].title}, {threads_of(key)}{', memory kept' * key.startswith('steps-kept')}": ratio(
+                times[over], times[under]
+            )
             for key, by_network in found.items()
             for name, times in by_network.items()
             if name in only and over in times and under in times
@@ -118,8 +121,9 @@ def _consolidation(found: dict[str, Any]) -> Iterator[Bar]:
         yield from _worst(f"the fastest rival / consolidation: {title}", 1, ratios(name), at_least=True)
         exact = ratios(name, ours="consolidate-exact")
         yield from _worst(f"the same, exact Fisher: {title}", 1, exact, at_least=True)
-        patch = ratios(name, OF_PATCHES, ours="consolidate-patch")
-        yield from _worst(f"libraries that make patch bases / we with those: {title}", 1, patch, at_least=True)
+        for ours, bases in (("consolidate-patch", "patch bases"), ("consolidate-patch-whole", "whole patch bases")):
+            patch = ratios(name, OF_PATCHES, ours=ours)
+            yield from _worst(f"libraries of patch bases / we with {bases}: {title}", 1, patch, at_least=True)
 
 
 def _growth(growth: dict[str, Any]) -> Iterator[Bar]:

@@ -28,14 +28,14 @@ HOPELESS = 20.0
 """And so is what takes so many times as long as `consolidate`: a few percent more or less would not matter."""
 ROTATED_EXACT = ("loop-exact", "nngeometry-exact", "curvlinops-exact")
 LONG = {
-    "vgg16": ("consolidate-patch", "curvlinops"),
-    "resnet18": ("consolidate-exact", "consolidate-patch", "nngeometry", "curvlinops"),
+    "vgg16": ("consolidate-patch", "consolidate-patch-whole", "curvlinops"),
+    "resnet18": ("consolidate-exact", "consolidate-patch", "consolidate-patch-whole", "nngeometry", "curvlinops"),
     "vit": ("consolidate-exact",),
 }
 """Half a minute and more each: with two threads only."""
 NEVER = {"vgg16": ("consolidate-exact", "nngeometry")}
 """Minutes. (curvlinops computes the same as nngeometry.)"""
-NO_CONVOLUTIONS = {"mlp-128": ("consolidate-patch",)}
+NO_CONVOLUTIONS = {"mlp-128": ("consolidate-patch", "consolidate-patch-whole")}
 
 
 def estimate(
@@ -72,7 +72,8 @@ def measure(name: str, seconds: float, count: int, rounds: int) -> dict[str, Any
     ways: dict[str, Callable[..., Any]] = {
         "consolidate": partial(estimate, fisher="sampled"),
         "consolidate-whole": partial(estimate, fisher="sampled", rank=None),
-        "consolidate-patch": partial(estimate, fisher="sampled", rank=None, conv_basis="patch"),
+        "consolidate-patch": partial(estimate, fisher="sampled", conv_basis="patch"),
+        "consolidate-patch-whole": partial(estimate, fisher="sampled", rank=None, conv_basis="patch"),
         "consolidate-exact": partial(estimate, fisher="exact"),
     }
     ways |= {rival: RIVALS[rival].run for rival in available()}

@@ -26,7 +26,8 @@ PAGE = HERE / "SPEED.md"
 FIGURE = HERE.parent / "docs" / "figures" / "speed-steps.png"
 OURS = {
     "consolidate-whole": "consolidate, whole bases",
-    "consolidate-patch": "consolidate, whole patch bases",
+    "consolidate-patch": "consolidate, patch bases",
+    "consolidate-patch-whole": "consolidate, whole patch bases",
     "consolidate-exact": "consolidate, exact Fisher",
 }
 
@@ -59,9 +60,9 @@ class Page:
         ]
         return markdown_table(Table("", ["", "must be", "is", "on, at worst", "holds"], rows))
 
-    def steps(self, threads: int) -> str:
+    def steps(self, threads: int, part: str = "steps") -> str:
         """Times of a step over Naive's, and their intervals."""
-        found = self.found("steps", threads)
+        found = self.found(part, threads)
         if found is None:
             return _MISSING
         ways = list(dict.fromkeys(way for times in found.values() for way in times if way != "naive"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,26 @@ from benchmarks.speed.networks import NETWORKS
 from benchmarks.speed.timing import use_clock
 
 SCHEMA = 3
-QUICK = ("lenet", "mlp-32", "mlp-128")
+SMALL = ("lenet", "mlp-32", "mlp-128")
+KEEPING_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_TOP_PAD_": str(2**28),
+}
+"""What tells glibc's allocator not to give memory back to the operating system after every use."""
 Results = dict[str, Any]
 
 
 def _steps(quick: bool) -> Results:
-    found = {}
-    for name in tqdm(QUICK if quick else NETWORKS, desc="steps"):
-        found[name] = steps.measure(name, *((1, 2) if quick else (90, 16)))
-    return found
+    return _steps_of(SMALL if quick else tuple(NETWORKS), quick)
+
+
+def _small_steps(quick: bool) -> Results:
+    return _steps_of(SMALL, quick)
+
+
+def _steps_of(names: tuple[str, ...], quick: bool) -> Results:
+    return {name: steps.measure(name, *((1, 2) if quick else (60, 16))) for name in tqdm(names, desc="steps")}
 
 
 def _consolidation(quick: bool) -> Results:
@@ -57,15 +69,17 @@ def _data(quick: bool) -> Results:
 
 @dataclass(frozen=True)
 class Part:
-    """What is measured, and with how many threads."""
+    """What is measured, with how many threads, and in which environment."""
 
     measure: Callable[[bool], Results]
     threads: tuple[int, ...]
     about: str
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 PARTS: dict[str, Part] = {
     "steps": Part(_steps, (1, 2), "time of a training step"),
+    "steps-kept": Part(_small_steps, (1, 2), "the same of small networks, with memory that is kept", KEEPING_MEMORY),
     "consolidation": Part(_consolidation, (1, 2), "time of a consolidation, per sample"),
     "growth": Part(_growth, (1, 2), "with experiences, width, samples and classes"),
     "memory": Part(_memory, (2,), "stored bytes, and the peak of a consolidation"),
@@ -86,7 +100,10 @@ def run(part: str, threads: int, quick: bool, clock: str) -> Results:
     """Measure in a process of its own. Its progress is shown, its warnings are too."""
     words = ["--work", part, "--threads", str(threads), "--clock", clock, *(["--quick"] if quick else [])]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "benchmarks.speed", *words], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.speed", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **PARTS[part].environment},
     )
     if done.returncode:
         raise UserError(f"the measurement of {part} with {threads} thread(s) failed; its error is above")

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from functools import partial
 
 import pytest
@@ -57,6 +58,22 @@ def test_worst_cases_are_found():
     paper = found["the paper's two-layer form / step: VGG-16"]
     assert paper.holds == "yes"
     assert paper.reached.median == pytest.approx(3 / 1.2)
+
+
+def test_steps_with_memory_that_is_kept_count_too():
+    found = {bar.what: bar for bar in bars({"steps@1": steps(rewc=1.0), "steps-kept@1": steps(rewc=1.2)})}
+    assert found[STEP].holds == "no"
+    assert found[STEP].where.endswith("1 thread, memory kept")
+
+
+def test_a_part_is_measured_in_its_own_environment(monkeypatch, tmp_path):
+    stand_in = tmp_path / "python"
+    stand_in.write_text('#!/bin/sh\necho "{\\"keeps\\": \\"$MALLOC_TRIM_THRESHOLD_\\"}"\n')
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    found = {part: parts.run(part, 1, True, "wall")["found"]["keeps"] for part in ("steps", "steps-kept")}
+    assert found == {"steps": "", "steps-kept": parts.KEEPING_MEMORY["MALLOC_TRIM_THRESHOLD_"]}
 
 
 def test_a_limit_within_the_interval_is_undecided():
@@ -251,13 +268,14 @@ def test_measured_parts_are_kept_and_not_measured_again(monkeypatch, tmp_path, c
 
 def test_rivals_are_compared_with_the_same_kind_of_fisher():
     seconds = {"consolidate": [1.0], "consolidate-exact": [4.0], "vmap": [3.0], "loop": [9.0], "loop-exact": [6.0]}
-    seconds |= {"consolidate-patch": [2.0], "nngeometry": [7.0]}
+    seconds |= {"consolidate-patch": [2.0], "consolidate-patch-whole": [10.0], "nngeometry": [7.0]}
     found = {"lenet": {"samples": 100, "seconds": seconds, "batch": {}, "refused": {}}}
     measured = {"consolidation@1": {"found": found, "quick": False}}
     reached = {bar.what: bar.reached.median for bar in bars(measured)}
     assert reached["the fastest rival / consolidation: LeNet"] == 3.0
     assert reached["the same, exact Fisher: LeNet"] == 1.5
-    assert reached["libraries that make patch bases / we with those: LeNet"] == 3.5
+    assert reached["libraries of patch bases / we with patch bases: LeNet"] == 3.5
+    assert reached["libraries of patch bases / we with whole patch bases: LeNet"] == 0.7
     assert reached["one sample at a time / consolidation: LeNet"] == 9.0
 
 
