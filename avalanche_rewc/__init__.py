@@ -1,6 +1,6 @@
 """Rotated Elastic Weight Consolidation (R-EWC) for Avalanche.
 
-`avalanche_rewc.core` needs torch only; Avalanche is imported with the first use of `REWC` or `REWCPlugin`.
+`avalanche_rewc.core` needs torch and SciPy only; Avalanche is imported with the first use of `REWC` or `REWCPlugin`.
 """
 
 from __future__ import annotations

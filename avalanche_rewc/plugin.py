@@ -66,7 +66,7 @@ class REWCPlugin(SupervisedPlugin, supports_distributed=False):  # type: ignore[
         decay_factor: weight of the earlier importances in "online" mode, between 0 and 1.
         basis: from the two factors to the two bases: "eigen", or for ablations "identity", "input_only",
             "output_only", "authors", "printed", "random", "random_input", "random_output", or a function
-            (input_factor, output_factor) -> (input_basis, output_basis).
+            (input_factor, output_factor) -> (input_basis, output_basis), which may have only `rank` columns.
         rank: how many leading vectors of each basis (the first columns, if it is a function of yours) become axes; the
             other axes stay near the original ones, and a basis is applied for 2·rank/width of what a whole one costs.
             None: whole ones, the paper; needed for "authors", "printed" and the random ones, which lead nowhere.

@@ -35,7 +35,7 @@ def stored_bytes(memories: list[Memory]) -> int:
     tensors = []
     for memory in memories:
         tensors += [*memory.importances.values(), *memory.anchors.values()]
-        tensors += [basis for r in memory.rotations.values() for basis in (r.input_basis, r.output_basis)]
+        tensors += [tensor for rotation in memory.rotations.values() for tensor in rotation.tensors()]
         tensors += [factor for pair in memory.factors.values() for factor in pair]
     return sum(t.untyped_storage().nbytes() for t in tensors)
 

@@ -38,9 +38,9 @@ class Pulls:
     """`λ Σ F Δ` of every parameter in its own coordinates, `Δ = step(home⁻¹(θ)) − θ*`, summed over its terms.
 
     Cost: for a parameter's first term without a step three operations, each of them one reading or writing of two or
-    three tensors of the parameter's size; every other term makes a tensor of its own and adds it, and a step takes two
-    matrix products each way. Terms with the same home share the way from there and back. Memory: the parameters' size
-    once, and that of the largest of them.
+    three tensors of the parameter's size; every other term makes a tensor of its own and adds it, and a step takes a
+    matrix product or two each way. Terms with the same home share the way from there and back. Memory: the parameters'
+    size once, and that of the largest of them.
     """
 
     def __init__(self, ewc_lambda: float, terms: Sequence[Term], parameters: Sequence[Tensor]) -> None:

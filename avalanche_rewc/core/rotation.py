@@ -13,8 +13,9 @@ from avalanche_rewc.core.reflections import Reflections, find_reflections, leadi
 
 Matrix = Tensor | Reflections
 
-SMALL = 256
-"""Pairs of an input and an output, up to which a layer is turned by one product: calls cost more than arithmetic."""
+SMALL = 2**16
+"""Numbers in `U2 ⊗ U1`, up to which a layer is turned by that one matrix: calls cost more than their arithmetic. They
+are so many for 256 pairs of an input and an output, or for 16 in each of 256 groups."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,16 @@ class Rotation:
     def _at_once(self) -> Tensor | None:
         """`U2 ⊗ U1`, (g, m·q, m·q) or of one group (m·q, m·q), for a small layer; None for others."""
         groups, outputs, inputs = *self.output_basis.shape[:2], self.input_basis.shape[1]
-        if outputs * inputs > SMALL:
+        if groups * (outputs * inputs) ** 2 > SMALL:
             return None
         pairs = torch.einsum("gab,gij->gaibj", self.output_basis, self.input_basis)
         return pairs.reshape(groups, outputs * inputs, outputs * inputs).squeeze(0)
+
+    def tensors(self) -> list[Tensor]:
+        """All that it holds: the bases, and the forms that they are applied in."""
+        forms = [form for form in (self.input_matrix, self.output_matrix) if isinstance(form, Reflections)]
+        held = [self.input_basis, self.output_basis, *(part for form in forms for part in form)]
+        return held if self._at_once is None else [*held, self._at_once]
 
     def is_cheap(self) -> bool:
         """Whether products take less than half of what they do with any other bases of this size."""
@@ -70,13 +77,13 @@ class Rotation:
 
         Cost: m·q·r·(m+q) multiplications per group, m·q·r·4·rank with a rank, (m·q)²·r for a small layer.
         """
-        if self._at_once is not None and batch_dims == 0:
+        if batch_dims == 0 and self._at_once is not None:
             return _applied(self._at_once.mT, weight)
         return self._product(self.output_matrix.mT, weight, self.input_matrix, batch_dims)
 
     def to_original(self, rotated_weight: Tensor, *, input_side: bool = True, output_side: bool = True) -> Tensor:
         """`W = U2 W' U1ᵀ`, the inverse of `to_rotated` since both bases are orthogonal; or one side of it only."""
-        if self._at_once is not None and input_side and output_side:
+        if input_side and output_side and self._at_once is not None:
             return _applied(self._at_once, rotated_weight)
         left = self.output_matrix if output_side else None
         right = self.input_matrix.mT if input_side else None

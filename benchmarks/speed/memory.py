@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from avalanche_rewc import REWC, REWCPlugin
 from avalanche_rewc.core import FisherKind, Memory
-from avalanche_rewc.core.reflections import Reflections
 from avalanche_rewc.models import VGG16GlobalPool
 from benchmarks.speed.consolidation import estimate
 from benchmarks.speed.networks import NETWORKS, Network
@@ -35,10 +34,7 @@ def stored(memories: Iterable[Memory]) -> int:
     total = 0
     for memory in memories:
         total += size([*memory.importances.values(), *memory.anchors.values()])
-        for rotation in memory.rotations.values():
-            total += size((rotation.input_basis, rotation.output_basis))
-            cheap = [form for form in (rotation.input_matrix, rotation.output_matrix) if isinstance(form, Reflections)]
-            total += size(part for form in cheap for part in form)
+        total += size(tensor for rotation in memory.rotations.values() for tensor in rotation.tensors())
         total += size(t for pair in memory.factors.values() for t in pair)
     return total
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from avalanche_rewc import core
 from avalanche_rewc.core import QuadraticPenalty, Rotation, Term
 from avalanche_rewc.core.optimizer import change_coordinates
 from avalanche_rewc.core.recycled import Recycler
@@ -208,8 +209,10 @@ def test_memory_is_used_again_only_when_nobody_holds_it():
     assert len(found) == 2
 
 
-def test_several_memories_in_coordinates_of_their_own_share_the_way():
+@pytest.mark.parametrize("small", [0, core.rotation.SMALL], ids=["two products", "one product"])
+def test_several_memories_in_coordinates_of_their_own_share_the_way(small, monkeypatch):
     """With cheap bases the way goes by the original coordinates, with others directly; the penalty is the same."""
+    monkeypatch.setattr(core.rotation, "SMALL", small)
     g = torch.Generator().manual_seed(0)
 
     def draw(*shape):

@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from avalanche_rewc import core
 from avalanche_rewc.core import ProtectedTraining, consolidate
 
 UNDER_AUTOCAST = """
 import torch
 from torch import nn
-from avalanche_rewc.core import ProtectedTraining, consolidate, is_rotated
+from avalanche_rewc.core import ProtectedTraining, consolidate, is_rotated, rotation
+rotation.SMALL = SMALL_LAYERS
 torch.manual_seed(0)
 model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(True), nn.Flatten(), nn.Linear(8 * 36, 16), nn.ReLU(),
                       nn.Linear(16, 4))
@@ -38,11 +40,12 @@ assert (model[0].weight - weight).abs().max() < 1e-6
 """
 
 
+@pytest.mark.parametrize("small", [0, core.rotation.SMALL], ids=["two products", "one product"])
 @pytest.mark.parametrize("batch", [1, 10**6])
-def test_autocast(batch):
+def test_autocast(batch, small):
     """In a process of its own: some machines announce instructions for bfloat16 products that they do not have."""
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
-    code = UNDER_AUTOCAST.replace("BATCH", str(batch))
+    code = UNDER_AUTOCAST.replace("BATCH", str(batch)).replace("SMALL_LAYERS", str(small))
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

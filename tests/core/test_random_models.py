@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from avalanche_rewc import core
 from avalanche_rewc.core import ProtectedTraining, consolidate, is_rotated
 from avalanche_rewc.core.selection import rotatable_layers
 from avalanche_rewc.core.wrappers import unwrapped
@@ -61,7 +62,13 @@ def test_fisher_of_random_architectures():
         run()
 
 
-def test_rotation_of_random_architectures():
+PRODUCTS = pytest.mark.parametrize("small", [0, core.rotation.SMALL], ids=["two products", "one product"])
+"""The layers are small; both ways to rotate them are meant."""
+
+
+@PRODUCTS
+def test_rotation_of_random_architectures(small, monkeypatch):
+    monkeypatch.setattr(core.rotation, "SMALL", small)
     with tally("random architectures rotated") as counts:
 
         @with_everything()
@@ -106,8 +113,10 @@ def test_rotation_of_random_architectures():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_precisions(dtype):
+@PRODUCTS
+def test_precisions(dtype, small, monkeypatch):
     """Parameters of 16 bits are rotated and remembered as well as 16 bits can hold them."""
+    monkeypatch.setattr(core.rotation, "SMALL", small)
     error = {torch.float32: 1e-5, torch.bfloat16: 0.15, torch.float16: 0.02}[dtype]
     trace_error = {torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float16: 0.05}[dtype]
     name = str(dtype).removeprefix("torch.")

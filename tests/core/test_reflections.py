@@ -6,10 +6,17 @@ import scipy.linalg
 import torch
 from torch import nn
 
+from avalanche_rewc import core
 from avalanche_rewc.core import Rotation, bases, consolidate, merge_layer, rotate_layer
 from avalanche_rewc.core.bases import eigenvectors
 from avalanche_rewc.core.reflections import Reflections, find_reflections, leading_basis
 from tests import oracle
+
+
+@pytest.fixture(autouse=True)
+def _two_products(monkeypatch):
+    """The layers here are so small that their rotations would be one product with neither side's form."""
+    monkeypatch.setattr(core.rotation, "SMALL", 0)
 
 
 def orthogonal(size, groups=1, seed=0):
@@ -219,6 +226,13 @@ def test_a_few_that_are_not_found_in_float32_are_taken_in_float64(answer, monkey
 
 def test_consolidated_with_a_few_eigenvectors_is_as_with_all_of_them(monkeypatch):
     """The same importances in the same coordinates, whichever way the vectors were found."""
+    eigh, calls = scipy.linalg.eigh, []
+
+    def counted(matrix, **options):
+        calls.append(len(matrix))
+        return eigh(matrix, **options)
+
+    monkeypatch.setattr(scipy.linalg, "eigh", counted)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(330, 340), nn.ReLU(), nn.Linear(340, 5))
     x = torch.randn(300, 330) @ torch.diag(torch.linspace(1, 0, 330) ** 4)
@@ -226,6 +240,7 @@ def test_consolidated_with_a_few_eigenvectors_is_as_with_all_of_them(monkeypatch
     for few_of in (320, 10**6):
         monkeypatch.setattr(bases, "FEW_OF", few_of)
         found.append(consolidate(model, lambda: [((x,), None)], rank=8, fisher="exact"))
+    assert sorted(calls) == [330, 340], "both sides of the wide layer, and only once"
     few, whole = (memory.rotations["0.weight"] for memory in found)
     for ours, theirs in ((few.input_basis, whole.input_basis), (few.output_basis, whole.output_basis)):
         assert ours.shape == theirs.shape
