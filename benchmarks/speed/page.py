@@ -15,7 +15,7 @@ from benchmarks.report.tables import Table
 from benchmarks.speed.bars import bars
 from benchmarks.speed.memory import AT_224
 from benchmarks.speed.networks import NETWORKS
-from benchmarks.speed.parts import of_part, read
+from benchmarks.speed.parts import KEEPING_MEMORY, of_part, read
 from benchmarks.speed.ratio import Ratio, ratio
 from benchmarks.speed.rivals import RIVALS
 
@@ -72,6 +72,10 @@ class Page:
             naive = times["naive"]
             rows.append([NETWORKS[name].title, str(len(naive)), f"{1e3 * median(naive):.1f}", *cells])
         return markdown_table(Table("", ["", "rounds", "naive, ms", *ways], rows))
+
+    def keeping(self) -> str:
+        """The environment of `steps-kept`."""
+        return " ".join(f"`{name}={value}`" for name, value in KEEPING_MEMORY.items())
 
     def consolidation(self, threads: int) -> str:
         """Times per sample over those of `consolidate` with the sampled Fisher."""
