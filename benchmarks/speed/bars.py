@@ -37,7 +37,7 @@ class Bar:
 def bars(measured: dict[str, Any]) -> Iterator[Bar]:
     """All lines for which there are results."""
     found = {key: entry["found"] for key, entry in measured.items()}
-    yield from _steps({key: value for key, value in found.items() if key.startswith(("steps@", "steps-kept@"))})
+    yield from _steps({key: value for key, value in found.items() if key.startswith("steps")})
     yield from _consolidation(found)
     yield from _growth(of_part(measured, "growth"))
     for memory in of_part(measured, "memory").values():
@@ -73,14 +73,14 @@ def _worst(
 
 def _steps(found: dict[str, Any]) -> Iterator[Bar]:
     def ratios(over: str, under: str, only: tuple[str, ...] = tuple(NETWORKS)) -> dict[str, Ratio]:
-        return {
-            f"{NETWORKS[name].title}, {threads_of(key)}{', memory kept' * key.startswith('steps-kept')}": ratio(
-                times[over], times[under]
-            )
-            for key, by_network in found.items()
-            for name, times in by_network.items()
-            if name in only and over in times and under in times
-        }
+        cases: dict[str, Ratio] = {}
+        # Sorted, "steps-close" comes before "steps@": where both have a pair, that of many rounds stands.
+        for key, by_network in sorted(found.items()):
+            where = f"{threads_of(key)}{', memory kept' * key.startswith('steps-kept')}"
+            for name, times in by_network.items():
+                if name in only and over in times and under in times:
+                    cases.setdefault(f"{NETWORKS[name].title}, {where}", ratio(times[over], times[under]))
+        return cases
 
     for name in NETWORKS:
         yield from _worst(

@@ -44,6 +44,12 @@ def _steps_of(names: tuple[str, ...], quick: bool) -> Results:
     return {name: steps.measure(name, *((1, 2) if quick else (60, 16))) for name in tqdm(names, desc="steps")}
 
 
+def _close_steps(quick: bool) -> Results:
+    names = SMALL[:1] if quick else tuple(name for name in NETWORKS if name not in SMALL)
+    seconds, rounds = (1, 2) if quick else (240, 40)
+    return {name: steps.measure(name, seconds, rounds, steps.CLOSE) for name in tqdm(names, desc="close steps")}
+
+
 def _consolidation(quick: bool) -> Results:
     samples = {"lenet": 100, "mlp-128": 200} if quick else consolidation.SAMPLES
     progress = tqdm(samples.items(), desc="consolidation")
@@ -80,6 +86,7 @@ class Part:
 PARTS: dict[str, Part] = {
     "steps": Part(_steps, (1, 2), "time of a training step"),
     "steps-kept": Part(_small_steps, (1, 2), "the same of small networks, with memory that is kept", KEEPING_MEMORY),
+    "steps-close": Part(_close_steps, (1, 2), "the same of large networks, the closest candidates, more rounds"),
     "consolidation": Part(_consolidation, (1, 2), "time of a consolidation, per sample"),
     "growth": Part(_growth, (1, 2), "with experiences, width, samples and classes"),
     "memory": Part(_memory, (2,), "stored bytes, and the peak of a consolidation"),

@@ -7,7 +7,8 @@ A step is what Avalanche's loop does with a mini-batch: gradients to zero, forwa
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ LAMBDA = 1e-3
 """Small, so that weights stay where they are: times do not depend on it."""
 LEARNED = (1, 2, 5, 20)
 """Experiences that `separate` EWC has learned when it is timed."""
+CLOSE = ("naive", "rewc", "paper", "ewc online", "ewc separate after 2", "ewc separate after 5")
+"""Candidates so close to each other on large networks that it takes many rounds to tell them apart."""
 
 
 def strategy_of(kind: Callable[..., SupervisedTemplate], network: Network, **options: Any) -> SupervisedTemplate:
@@ -114,14 +117,8 @@ def as_if_learned(strategy: SupervisedTemplate, tasks: int) -> SupervisedTemplat
     return strategy
 
 
-def measure(name: str, seconds: float, rounds: int) -> dict[str, list[float]]:
-    """Seconds of a step of every candidate, by round, each in the experience after the first.
-
-    Args:
-        seconds: to spend, apart from preparations.
-        rounds: at least, however long they take.
-    """
-    network = NETWORKS[name]
+def ways_of(network: Network) -> dict[str, Callable[[], Callable[[], None]]]:
+    """Every candidate, and what makes its step ready, in the experience after the first."""
     experiences = experiences_of(network, 2)
 
     def ready(kind: Callable[..., SupervisedTemplate], **options: Any) -> SupervisedTemplate:
@@ -130,19 +127,35 @@ def measure(name: str, seconds: float, rounds: int) -> dict[str, list[float]]:
     def rewc(**options: Any) -> SupervisedTemplate:
         return ready(REWC, ewc_lambda=LAMBDA, fisher="sampled", samples_per_class=1, **options)
 
-    rotated = rewc()
-    (plugin,) = (plugin for plugin in rotated.plugins if isinstance(plugin, REWCPlugin))
-    candidates = {
-        "naive": step_of(ready(Naive)),
-        "rewc": step_of(rotated),
-        "rewc whole": step_of(rewc(rank=None)),
-        "rewc rank 32": step_of(rewc(rank=32)),
-        "rewc original": step_of(rewc(space="original")),
-        "rewc none": step_of(rewc(layers="none")),
-        "paper": paper_step(rotated, plugin.memories[-1]),
-        "ewc online": step_of(ready(EWC, ewc_lambda=LAMBDA, mode="online", decay_factor=0.9)),
+    def paper() -> Callable[[], None]:
+        rotated = rewc()
+        (plugin,) = (plugin for plugin in rotated.plugins if isinstance(plugin, REWCPlugin))
+        return paper_step(rotated, plugin.memories[-1])
+
+    def separate(tasks: int) -> Callable[[], None]:
+        return step_of(as_if_learned(ready(EWC, ewc_lambda=LAMBDA, mode="separate"), tasks))
+
+    return {
+        "naive": lambda: step_of(ready(Naive)),
+        "rewc": lambda: step_of(rewc()),
+        "rewc whole": lambda: step_of(rewc(rank=None)),
+        "rewc rank 32": lambda: step_of(rewc(rank=32)),
+        "rewc original": lambda: step_of(rewc(space="original")),
+        "rewc none": lambda: step_of(rewc(layers="none")),
+        "paper": paper,
+        "ewc online": lambda: step_of(ready(EWC, ewc_lambda=LAMBDA, mode="online", decay_factor=0.9)),
+        **{f"ewc separate after {tasks}": partial(separate, tasks) for tasks in LEARNED},
     }
-    for tasks in LEARNED:
-        separate = as_if_learned(ready(EWC, ewc_lambda=LAMBDA, mode="separate"), tasks)
-        candidates[f"ewc separate after {tasks}"] = step_of(separate)
+
+
+def measure(name: str, seconds: float, rounds: int, only: Sequence[str] = ()) -> dict[str, list[float]]:
+    """Seconds of a step of every candidate, by round.
+
+    Args:
+        seconds: to spend, apart from preparations.
+        rounds: at least, however long they take.
+        only: these candidates; by default all.
+    """
+    ways = ways_of(NETWORKS[name])
+    candidates = {way: ways[way]() for way in only or ways}
     return interleaved(candidates, seconds, at_least=rounds, at_most=200, warm_up=1)

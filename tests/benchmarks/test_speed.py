@@ -66,6 +66,21 @@ def test_steps_with_memory_that_is_kept_count_too():
     assert found[STEP].where.endswith("1 thread, memory kept")
 
 
+def test_pairs_of_many_rounds_stand_in_place_of_those_of_few():
+    measured = {
+        "steps@1": steps(rewc=(1.0, 1.4), paper=2.0, **{"rewc original": 1.5}),
+        "steps-close@1": steps(rounds=40, rewc=1.1),
+        "steps@2": steps(rewc=1.0),
+    }
+    found = {bar.what: bar for bar in bars(measured)}
+    assert (found[STEP].reached.median, found[STEP].holds) == (pytest.approx(1.1), "yes")
+    assert found[STEP].where.endswith("1 thread")
+    # A pair that was not timed again is taken from where it is.
+    original = found['step with space="original" / Avalanche\'s online EWC']
+    assert original.reached.median == pytest.approx(1.5)
+    assert found["the paper's two-layer form / step: VGG-16"].reached.median == pytest.approx(2 / 1.2, rel=1e-2)
+
+
 def test_a_part_is_measured_in_its_own_environment(monkeypatch, tmp_path):
     stand_in = tmp_path / "python"
     stand_in.write_text('#!/bin/sh\necho "{\\"keeps\\": \\"$MALLOC_TRIM_THRESHOLD_\\"}"\n')
@@ -354,3 +369,7 @@ def test_every_way_of_a_step_is_timed():
     found = step_times.measure("mlp-32", 0, 2)
     assert {len(seconds) for seconds in found.values()} == {2}
     assert {"naive", "rewc", "rewc original", "paper", "ewc online", "ewc separate after 20"} <= set(found)
+
+
+def test_only_some_ways_of_a_step_are_timed():
+    assert list(step_times.measure("mlp-32", 0, 2, step_times.CLOSE)) == list(step_times.CLOSE)
