@@ -11,10 +11,14 @@ from avalanche_rewc.core import attention, geometry, gradients
 from avalanche_rewc.core.capture import Call
 from avalanche_rewc.core.rotation import Matrix, Rotation, apply_to_rows, cost_of_a_row
 
-CPU_CHUNK_BYTES = 16 * 2**20
+CPU_CHUNK_BYTES = 8 * 2**20
 """On a CPU patches and per-sample gradients are made in blocks of about this size. What is larger the
 allocator gives back to the operating system after every use, and fetches page by page for the next one, which took up
 to half of the time; calls on much smaller ones begin to count."""
+STRIP = 64
+"""Columns of a symmetric product that are computed together, at least."""
+FEW_ROWS = 512
+"""With fewer, to mirror a symmetric product takes as long as to compute it whole."""
 
 
 def input_factor(module: nn.Module, calls: Sequence[Call], patch: bool) -> Tensor:
@@ -34,22 +38,30 @@ def output_factor(module: nn.Module, output_gradients: Sequence[Tensor]) -> Tens
 
 
 def sum_of_outer_products(batches: Iterable[Tensor]) -> Tensor:
-    """Of rows (B, P, g, c): (g, c, c)."""
+    """Of rows (B, P, g, c): (g, c, c). In float64 where float32 overflows, as for activations of 2·10¹⁹."""
     total: Tensor | None = None
     for rows in batches:
-        product = finite_product("bpgi,bpgj->gij", rows, rows)
+        columns = rows.flatten(0, 1).transpose(0, 1).mT  # (g, c, rows)
+        product = _gram(columns)
+        if product.dtype != torch.float64 and not geometry.all_finite(product):
+            product = _gram(columns.double())
         total = product if total is None else total + product
     assert total is not None
     return total
 
 
-def finite_product(formula: str, left: Tensor, right: Tensor) -> Tensor:
-    """`einsum` of two finite tensors; in float64 where float32 overflows, as it does for squares of activations of
-    2·10¹⁹."""
-    product = torch.einsum(formula, left, right)
-    if product.dtype == torch.float64 or geometry.all_finite(product):
-        return product
-    return torch.einsum(formula, left.double(), right.double())
+def _gram(columns: Tensor) -> Tensor:
+    """`X Xᵀ` of X (g, c, rows). It is symmetric: strips from the diagonal on are computed, and mirrored."""
+    size, width = columns.shape[1], max(STRIP, columns.shape[1] // 16)
+    if size <= 2 * width or columns.shape[2] < FEW_ROWS:
+        return columns @ columns.mT
+    product = columns.new_empty(columns.shape[0], size, size)
+    for start in range(0, size, width):
+        here = slice(start, start + width)
+        strip = columns[:, here] @ columns[:, start:].mT
+        product[:, here, start:] = strip
+        product[:, start:, here] = strip.mT
+    return product
 
 
 def squared_gradients(
@@ -86,7 +98,7 @@ def _squared_linear(
     for _, g in used:
         rows = geometry.output_rows(module, g.flatten(0, 1))
         plain.append(rows.reshape(*g.shape[:2], *rows.shape[1:]))  # (S, B, P, g, m)
-    bias = geometry.of_all_calls(plain, 2).sum(2).square().sum((0, 1)).flatten()  # biases are not rotated
+    bias = _squares_of_signals(_over_positions(geometry.of_all_calls(plain, 2))).sum(0).flatten()  # not rotated
     inputs, outputs = [], []
     for (x, _), rows in zip(used, plain, strict=True):
         inputs.append(_rotated_patch_rows(module, x, rotation if by_rows else None))
@@ -144,11 +156,25 @@ def _squares_of_pairs(g_rows: Tensor, x_rows: Tensor) -> Tensor:
     `(g²)ᵀ (x²)`. Cost: B·P²·m·(S + q). Rounding may leave a small negative number where the true one is zero.
     """
     if g_rows.shape[2] == 1:
-        outputs, inputs = g_rows.square().sum(0), x_rows.square()
+        outputs, inputs = _squares_of_signals(g_rows), x_rows.square()
     else:
         outputs = torch.einsum("sbpgm,sbtgm->bptgm", g_rows, g_rows).flatten(1, 2)
         inputs = torch.einsum("bpgq,btgq->bptgq", x_rows, x_rows).flatten(1, 2)
     return torch.einsum("bpgm,bpgq->gmq", outputs, inputs).clamp_(min=0)
+
+
+def _squares_of_signals(rows: Tensor) -> Tensor:
+    """`Σ_signals r²` of rows (S, B, ...): (B, ...). One after the other: for the squares of all of them at once, memory
+    would be fetched anew, which takes several times as long as the arithmetic."""
+    total = torch.zeros_like(rows[0])
+    for signal in rows:
+        total.addcmul_(signal, signal)
+    return total
+
+
+def _over_positions(rows: Tensor) -> Tensor:
+    """`Σ_positions r` of rows (S, B, P, g, m): (S, B, g, m), without a copy if there is only one."""
+    return rows.squeeze(2) if rows.shape[2] == 1 else rows.sum(2)
 
 
 def _pairs_are_cheaper(signals: int, positions: int, inputs: int) -> bool:

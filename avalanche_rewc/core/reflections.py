@@ -42,11 +42,11 @@ class Reflections(NamedTuple):
 
     def times(self, x: Tensor) -> Tensor:
         """`(1 + left @ right) @ x`."""
-        return x + self.left @ (self.right @ x)
+        return (self.left @ (self.right @ x)).add_(x)
 
     def after(self, x: Tensor) -> Tensor:
         """`x @ (1 + left @ right)`."""
-        return x + (x @ self.left) @ self.right
+        return ((x @ self.left) @ self.right).add_(x)
 
 
 def leading_basis(basis: Tensor, rank: int | None) -> Tensor:

@@ -82,4 +82,4 @@ def exact_signals(logits: Tensor) -> Tensor:
     sorted_signals = -roots * torch.cat([top.sqrt(), shared], -1)
     rank = torch.arange(kept, device=logits.device)
     sorted_signals[rank, :, rank + 1] += roots.squeeze(-1)
-    return torch.zeros_like(sorted_signals).scatter_(-1, classes.expand_as(sorted_signals), sorted_signals)
+    return torch.empty_like(sorted_signals).scatter_(-1, classes.expand_as(sorted_signals), sorted_signals)

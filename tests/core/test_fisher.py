@@ -213,6 +213,16 @@ def test_the_factors_are_what_the_method_says():
         torch.testing.assert_close(output_factor, expected_output)
 
 
+@pytest.mark.parametrize(("size", "rows", "groups"), [(128, 600, 1), (129, 600, 1), (300, 511, 1), (300, 600, 2)])
+def test_symmetric_products_whole_or_half_of_them(size, rows, groups):
+    """Narrow ones and those of few rows are computed whole, of others one half, in strips: the same factor."""
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randn(rows, 1, groups, size, generator=generator, dtype=torch.float64) for _ in range(2)]
+    expected = sum(torch.einsum("bpgi,bpgj->gij", x, x) for x in batches)
+    found = maths.sum_of_outer_products(batches)
+    torch.testing.assert_close(found, expected)
+
+
 def test_masked_outputs_take_no_part():
     """Units an incremental head has masked with −1000 have no probability and add nothing, also to the exact Fisher."""
     model, x = CASES["mlp"].model(), CASES["mlp"].inputs()
