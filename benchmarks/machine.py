@@ -49,6 +49,10 @@ class Machine:
         return {"device": self.device, "threads": self.threads, "processor": platform.machine()}
 
 
+_NO_CODE = (":(top,exclude)benchmarks/results", ":(top,exclude)docs", ":(top,exclude,glob)**/*.md")
+"""What a measurement itself changes, and prose."""
+
+
 @functools.cache
 def versions() -> dict[str, str | None]:
     """Versions of all that takes part in a number."""
@@ -63,11 +67,21 @@ def versions() -> dict[str, str | None]:
 
 
 def _commit() -> str | None:
-    """The commit of this clone, marked if files were changed since; None outside a repository."""
+    """The commit of this clone, marked if code was changed since; None outside a repository."""
     commit = _git("describe", "--always", "--abbrev=12", "--match=")
     # `describe --dirty` would lock the index, and a run killed at that moment would leave it locked.
-    changed = _git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no")
+    changed = _git("--no-optional-locks", "status", "--porcelain", "--untracked-files=no", "--", ":/", *_NO_CODE)
     return f"{commit}-dirty" if commit and changed else commit
+
+
+def processor() -> str:
+    """Its model, which many machines share; where the system does not tell, its kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def _git(*words: str) -> str | None:

@@ -19,6 +19,8 @@ STRIP = 64
 """Columns of a symmetric product that are computed together, at least."""
 FEW_ROWS = 512
 """With fewer, to mirror a symmetric product takes as long as to compute it whole."""
+LARGE = 2**13
+"""Numbers, from which on a call from Python costs less than what it does."""
 
 
 def input_factor(module: nn.Module, calls: Sequence[Call], patch: bool) -> Tensor:
@@ -45,7 +47,7 @@ def sum_of_outer_products(batches: Iterable[Tensor]) -> Tensor:
         product = _gram(columns)
         if product.dtype != torch.float64 and not geometry.all_finite(product):
             product = _gram(columns.double())
-        total = product if total is None else total + product
+        total = product if total is None else _together(total, product)
     assert total is not None
     return total
 
@@ -98,7 +100,7 @@ def _squared_linear(
     for _, g in used:
         rows = geometry.output_rows(module, g.flatten(0, 1))
         plain.append(rows.reshape(*g.shape[:2], *rows.shape[1:]))  # (S, B, P, g, m)
-    bias = _squares_of_signals(_over_positions(geometry.of_all_calls(plain, 2))).sum(0).flatten()  # not rotated
+    bias = _squares_summed(_over_positions(geometry.of_all_calls(plain, 2))).sum(0).flatten()  # not rotated
     inputs, outputs = [], []
     for (x, _), rows in zip(used, plain, strict=True):
         inputs.append(_rotated_patch_rows(module, x, rotation if by_rows else None))
@@ -112,7 +114,8 @@ def _squared_linear(
         return {"weight": sum_of_squares(g_rows, x_rows).reshape(weight.shape), "bias": bias}
     assert rotation is not None
     products = torch.einsum("sbpgm,bpgq->sbgmq", g_rows, x_rows).reshape(*g_rows.shape[:2], *weight.shape)
-    return {"weight": rotation.to_rotated(products, batch_dims=2).square_().sum((0, 1)), "bias": bias}
+    rotated = rotation.to_rotated(products, batch_dims=2).flatten(0, 1)
+    return {"weight": _squares_summed(rotated, ours=True), "bias": bias}
 
 
 def _squared_attention(module: nn.MultiheadAttention, called: Sequence[tuple[Call, Tensor]]) -> dict[str, Tensor]:
@@ -146,7 +149,7 @@ def sum_of_squares(g_rows: Tensor, x_rows: Tensor) -> Tensor:
 
 def _squares_of_products(g_rows: Tensor, x_rows: Tensor) -> Tensor:
     """As it is written: a gradient for every signal and sample. Cost: S·B·P·m·q."""
-    return torch.einsum("sbpgm,bpgq->sbgmq", g_rows, x_rows).square_().sum((0, 1))
+    return _squares_summed(torch.einsum("sbpgm,bpgq->sbgmq", g_rows, x_rows).flatten(0, 1), ours=True)
 
 
 def _squares_of_pairs(g_rows: Tensor, x_rows: Tensor) -> Tensor:
@@ -156,19 +159,25 @@ def _squares_of_pairs(g_rows: Tensor, x_rows: Tensor) -> Tensor:
     `(g²)ᵀ (x²)`. Cost: B·P²·m·(S + q). Rounding may leave a small negative number where the true one is zero.
     """
     if g_rows.shape[2] == 1:
-        outputs, inputs = _squares_of_signals(g_rows), x_rows.square()
+        outputs, inputs = _squares_summed(g_rows), x_rows.square()
     else:
         outputs = torch.einsum("sbpgm,sbtgm->bptgm", g_rows, g_rows).flatten(1, 2)
         inputs = torch.einsum("bpgq,btgq->bptgq", x_rows, x_rows).flatten(1, 2)
     return torch.einsum("bpgm,bpgq->gmq", outputs, inputs).clamp_(min=0)
 
 
-def _squares_of_signals(rows: Tensor) -> Tensor:
-    """`Σ_signals r²` of rows (S, B, ...): (B, ...). One after the other: for the squares of all of them at once, memory
-    would be fetched anew, which takes several times as long as the arithmetic."""
-    total = torch.zeros_like(rows[0])
-    for signal in rows:
-        total.addcmul_(signal, signal)
+def _squares_summed(rows: Tensor, *, ours: bool = False) -> Tensor:
+    """`Σ r²` over the first dimension. Large ones one after the other: for the squares of all of them memory would be
+    fetched anew, which takes several times as long as the arithmetic.
+
+    Args:
+        ours: they are not needed any more and may be overwritten.
+    """
+    if rows[0].numel() < LARGE:
+        return (rows.square_() if ours else rows.square()).sum(0)
+    total = rows[0].square()
+    for row in rows[1:]:
+        total.addcmul_(row, row)
     return total
 
 
@@ -229,7 +238,7 @@ def _blocks_of(
     if by_rows and _pairs_are_cheaper(signals, positions, inputs):
         each_sample += positions**2 * (weight.shape[0] + inputs * groups)
     else:
-        each_signal += 2 * weight.numel()
+        each_signal += weight.numel() if by_rows else 2 * weight.numel()  # as it is rotated, there are two
     return _blocks(signals, samples, each_sample, each_signal, weight.device)
 
 
@@ -262,4 +271,9 @@ def _squared_affine(module: nn.Module, used: Sequence[tuple[Tensor, Tensor]]) ->
 def add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
     """Sums by name."""
     for name, value in more.items():
-        totals[name] = totals[name] + value if name in totals else value
+        totals[name] = _together(totals[name], value) if name in totals else value
+
+
+def _together(total: Tensor, value: Tensor) -> Tensor:
+    """Their sum, in the memory of the first one unless that is too narrow for it."""
+    return total.add_(value) if total.dtype == value.dtype else total + value

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from benchmarks.machine import versions
+from benchmarks.machine import processor, versions
 from benchmarks.names import UserError
 from benchmarks.speed import consolidation, data, growth, memory, steps
 from benchmarks.speed.networks import NETWORKS
@@ -46,7 +46,7 @@ def _steps_of(names: tuple[str, ...], quick: bool) -> Results:
 
 def _close_steps(quick: bool) -> Results:
     names = SMALL[:1] if quick else tuple(name for name in NETWORKS if name not in SMALL)
-    seconds, rounds = (1, 2) if quick else (240, 40)
+    seconds, rounds = (1, 2) if quick else (120, 40)
     return {name: steps.measure(name, seconds, rounds, steps.CLOSE) for name in tqdm(names, desc="close steps")}
 
 
@@ -115,7 +115,7 @@ def run(part: str, threads: int, quick: bool, clock: str) -> Results:
     if done.returncode:
         raise UserError(f"the measurement of {part} with {threads} thread(s) failed; its error is above")
     result: Results = json.loads(done.stdout.splitlines()[-1])
-    return {"quick": quick, "clock": clock, "versions": versions(), "found": result}
+    return {"quick": quick, "clock": clock, "versions": versions(), "processor": processor(), "found": result}
 
 
 def of_part(measured: Results, part: str) -> dict[str, Any]:
