@@ -134,6 +134,7 @@ def _detached(argument: Any) -> Any:
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode with gradients on, nothing compiled; every module's own mode is restored, whatever happens.
 
+    Autocast is off: sums of squares, and bases, need float32 at least.
     cuDNN refuses the backward pass of recurrent layers in eval mode, so it is off meanwhile.
     """
     modes = {module: module.training for module in model.modules()}
@@ -141,7 +142,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     recurrent = any(isinstance(module, nn.RNNBase) for module in modes)
     try:
         cudnn = torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled and not recurrent)
-        with torch.enable_grad(), cudnn, without_compilation():
+        device = next((parameter.device.type for parameter in model.parameters()), "cpu")
+        with torch.enable_grad(), cudnn, without_compilation(), torch.autocast(device, enabled=False):
             yield
     finally:
         for module, mode in modes.items():

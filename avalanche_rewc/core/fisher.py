@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ STRIP = 64
 FEW_ROWS = 512
 """With fewer, to mirror a symmetric product takes as long as to compute it whole."""
 LARGE = 2**13
-"""Numbers, from which on a call from Python costs less than what it does."""
+"""Numbers in a tensor, from which on its arithmetic costs more than the call from Python."""
 
 
 def input_factor(module: nn.Module, calls: Sequence[Call], patch: bool) -> Tensor:
@@ -40,16 +40,22 @@ def output_factor(module: nn.Module, output_gradients: Sequence[Tensor]) -> Tens
 
 
 def sum_of_outer_products(batches: Iterable[Tensor]) -> Tensor:
-    """Of rows (B, P, g, c): (g, c, c). In float64 where float32 overflows, as for activations of 2·10¹⁹."""
+    """Of rows (B, P, g, c): (g, c, c). A product that overflows float32 is taken in float64, as that of activations of
+    2·10¹⁹."""
     total: Tensor | None = None
     for rows in batches:
-        columns = rows.flatten(0, 1).transpose(0, 1).mT  # (g, c, rows)
-        product = _gram(columns)
-        if product.dtype != torch.float64 and not geometry.all_finite(product):
-            product = _gram(columns.double())
+        product = _finite(_gram, rows.flatten(0, 1).transpose(0, 1).mT)  # (g, c, rows)
         total = product if total is None else _together(total, product)
     assert total is not None
     return total
+
+
+def _finite(way: Callable[..., Tensor], *operands: Tensor) -> Tensor:
+    """What `way` makes of finite tensors; in float64 where float32 overflows."""
+    found = way(*operands)
+    if found.dtype == torch.float64 or geometry.all_finite(found):
+        return found
+    return way(*(operand.double() for operand in operands))
 
 
 def _gram(columns: Tensor) -> Tensor:
@@ -113,7 +119,8 @@ def _squared_linear(
     if by_rows:
         return {"weight": sum_of_squares(g_rows, x_rows).reshape(weight.shape), "bias": bias}
     assert rotation is not None
-    products = torch.einsum("sbpgm,bpgq->sbgmq", g_rows, x_rows).reshape(*g_rows.shape[:2], *weight.shape)
+    products = _products(g_rows, x_rows)
+    products = products.reshape(*products.shape[:2], *weight.shape)
     rotated = rotation.to_rotated(products, batch_dims=2).flatten(0, 1)
     return {"weight": _squares_summed(rotated, ours=True), "bias": bias}
 
@@ -129,7 +136,7 @@ def _squared_attention(module: nn.MultiheadAttention, called: Sequence[tuple[Cal
         found = {}
         for name, (x, g) in rows.items():
             squares = sum_of_squares(g.unsqueeze(3), x.unsqueeze(2)).squeeze(0)
-            found[name] = squares, g.sum(2).square().sum((0, 1))
+            found[name] = squares, _squares_summed(_over_positions(g)).sum(0)
         add(totals, attention.by_attribute(module, found))
     return totals
 
@@ -141,15 +148,17 @@ def sum_of_squares(g_rows: Tensor, x_rows: Tensor) -> Tensor:
     """
     signals, _, positions, _, _ = g_rows.shape
     way = _squares_of_pairs if _pairs_are_cheaper(signals, positions, x_rows.shape[-1]) else _squares_of_products
-    squares = way(g_rows, x_rows)
-    if squares.dtype == torch.float64 or geometry.all_finite(squares):
-        return squares
-    return way(g_rows.double(), x_rows.double())
+    return _finite(way, g_rows, x_rows)
 
 
 def _squares_of_products(g_rows: Tensor, x_rows: Tensor) -> Tensor:
     """As it is written: a gradient for every signal and sample. Cost: S·B·P·m·q."""
-    return _squares_summed(torch.einsum("sbpgm,bpgq->sbgmq", g_rows, x_rows).flatten(0, 1), ours=True)
+    return _squares_summed(_products(g_rows, x_rows).flatten(0, 1), ours=True)
+
+
+def _products(g_rows: Tensor, x_rows: Tensor) -> Tensor:
+    """`Σ_positions g xᵀ`, (B, S, g, m, q): in this order, with one group, as the product has it in memory."""
+    return torch.einsum("sbpgm,bpgq->bsgmq", g_rows, x_rows)
 
 
 def _squares_of_pairs(g_rows: Tensor, x_rows: Tensor) -> Tensor:
@@ -171,9 +180,9 @@ def _squares_summed(rows: Tensor, *, ours: bool = False) -> Tensor:
     fetched anew, which takes several times as long as the arithmetic.
 
     Args:
-        ours: they are not needed any more and may be overwritten.
+        ours: they may be overwritten, which small ones are.
     """
-    if rows[0].numel() < LARGE:
+    if rows.device.type != "cpu" or rows[0].numel() < LARGE:
         return (rows.square_() if ours else rows.square()).sum(0)
     total = rows[0].square()
     for row in rows[1:]:
@@ -182,7 +191,7 @@ def _squares_summed(rows: Tensor, *, ours: bool = False) -> Tensor:
 
 
 def _over_positions(rows: Tensor) -> Tensor:
-    """`Σ_positions r` of rows (S, B, P, g, m): (S, B, g, m), without a copy if there is only one."""
+    """`Σ_positions r` of rows (S, B, P, ...): (S, B, ...), without a copy if there is only one."""
     return rows.squeeze(2) if rows.shape[2] == 1 else rows.sum(2)
 
 
@@ -238,7 +247,8 @@ def _blocks_of(
     if by_rows and _pairs_are_cheaper(signals, positions, inputs):
         each_sample += positions**2 * (weight.shape[0] + inputs * groups)
     else:
-        each_signal += weight.numel() if by_rows else 2 * weight.numel()  # as it is rotated, there are two
+        # One that is rotated, or of several groups, is copied.
+        each_signal += weight.numel() if by_rows and groups == 1 else 2 * weight.numel()
     return _blocks(signals, samples, each_sample, each_signal, weight.device)
 
 
@@ -275,5 +285,5 @@ def add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
 
 
 def _together(total: Tensor, value: Tensor) -> Tensor:
-    """Their sum, in the memory of the first one unless that is too narrow for it."""
+    """Their sum, in the memory of the first one if both have one precision."""
     return total.add_(value) if total.dtype == value.dtype else total + value

@@ -225,13 +225,14 @@ class Page:
         return f"![time of a step over Naive's](../docs/figures/{FIGURE.name})"
 
     def made_with(self) -> str:
-        """Versions of all that took part, and which part was measured at which commit."""
+        """Versions of all that took part, and which part was measured at which commit, on which kind of machine."""
         names = ("python", "torch", "avalanche-lib")
         found = {n: sorted({str(e["versions"].get(n)) for e in self.measured.values()}) for n in names}
         parts: dict[str, list[str]] = {}
         for key, entry in self.measured.items():
-            parts.setdefault(str(entry["versions"].get("commit")), []).append(key)
-        commits = [f"commit {commit} ({', '.join(keys)})" for commit, keys in parts.items()]
+            where = f"{entry['versions'].get('commit')} on {entry.get('cpu', 'another machine')}"
+            parts.setdefault(where, []).append(key)
+        commits = [f"commit {where} ({', '.join(keys)})" for where, keys in parts.items()]
         return ", ".join([*(f"{name} {'/'.join(values)}" for name, values in found.items()), *commits])
 
 

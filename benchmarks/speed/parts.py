@@ -115,7 +115,7 @@ def run(part: str, threads: int, quick: bool, clock: str) -> Results:
     if done.returncode:
         raise UserError(f"the measurement of {part} with {threads} thread(s) failed; its error is above")
     result: Results = json.loads(done.stdout.splitlines()[-1])
-    return {"quick": quick, "clock": clock, "versions": versions(), "processor": processor(), "found": result}
+    return {"quick": quick, "clock": clock, "versions": versions(), "cpu": processor(), "found": result}
 
 
 def of_part(measured: Results, part: str) -> dict[str, Any]:

@@ -88,9 +88,11 @@ def test_chunks_do_not_change_the_result(name, monkeypatch):
 
 @pytest.mark.parametrize("conv_basis", ["channel", "patch"])
 @pytest.mark.parametrize("by_rows", [True, False])
-def test_rows_or_gradients_may_be_rotated(conv_basis, by_rows, monkeypatch):
+@pytest.mark.parametrize("large", [1, maths.LARGE])
+def test_rows_or_gradients_may_be_rotated(conv_basis, by_rows, large, monkeypatch):
     """Both ways around give the oracle's numbers; which one is taken is only a matter of cost."""
     monkeypatch.setattr(maths, "_rows_are_cheaper", lambda *_: by_rows)
+    monkeypatch.setattr(maths, "LARGE", large)
     case = CASES["conv2d-groups"]
     model, x = case.model(), case.inputs()
     memory = consolidate(model, batches_of(x), layers="all", fisher="exact", conv_basis=conv_basis)
@@ -100,9 +102,11 @@ def test_rows_or_gradients_may_be_rotated(conv_basis, by_rows, monkeypatch):
 
 @pytest.mark.parametrize("name", ["conv2d-groups", "tokens", "shared", "torch-attention"])
 @pytest.mark.parametrize("pairs", [True, False])
-def test_squares_of_pairs_or_of_products(name, pairs, monkeypatch):
+@pytest.mark.parametrize("large", [1, maths.LARGE])
+def test_squares_of_pairs_or_of_products(name, pairs, large, monkeypatch):
     """As above: a matter of cost."""
     monkeypatch.setattr(maths, "_pairs_are_cheaper", lambda *_: pairs)
+    monkeypatch.setattr(maths, "LARGE", large)
     case = CASES[name]
     model, x = case.model(), case.inputs()
     memory = consolidate(model, batches_of(x), layers="all", fisher="exact")
@@ -213,14 +217,44 @@ def test_the_factors_are_what_the_method_says():
         torch.testing.assert_close(output_factor, expected_output)
 
 
-@pytest.mark.parametrize(("size", "rows", "groups"), [(128, 600, 1), (129, 600, 1), (300, 511, 1), (300, 600, 2)])
-def test_symmetric_products_whole_or_half_of_them(size, rows, groups):
-    """Narrow ones and those of few rows are computed whole, of others one half, in strips: the same factor."""
-    generator = torch.Generator().manual_seed(0)
-    batches = [torch.randn(rows, 1, groups, size, generator=generator, dtype=torch.float64) for _ in range(2)]
+@pytest.mark.parametrize(("size", "rows"), [(8, 9), (9, 9), (70, 9), (9, 8)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_factors_are_the_same_whole_or_half_computed(size, rows, groups, monkeypatch):
+    """Narrow ones, and those of few rows, are computed whole, of others strips from the diagonal on."""
+    monkeypatch.setattr(maths, "STRIP", 4)
+    monkeypatch.setattr(maths, "FEW_ROWS", 9)
+    whole = torch.randn(rows, groups, size, 3, dtype=torch.float64).permute(0, 3, 1, 2)  # (B, P, g, c), as of pictures
+    batches = [whole[:, :1], whole[:, 1:]] if rows < 9 else [whole, whole[:, :1]]
     expected = sum(torch.einsum("bpgi,bpgj->gij", x, x) for x in batches)
-    found = maths.sum_of_outer_products(batches)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(maths.sum_of_outer_products(batches), expected)
+
+
+@pytest.mark.parametrize("huge_first", [True, False])
+def test_products_of_two_precisions_are_added_in_the_wider_one(huge_first):
+    few, huge = torch.randn(5, 1, 1, 3), 1e20 * torch.randn(5, 1, 1, 3)
+    batches = [huge, few] if huge_first else [few, huge]
+    expected = sum(torch.einsum("bpgi,bpgj->gij", x, x) for x in (few.double(), huge.double()))
+    torch.testing.assert_close(maths.sum_of_outer_products(batches), expected)
+
+
+def test_a_block_s_gradients_are_not_copied(monkeypatch):
+    """All signals and samples of a block lie in memory as the product made them."""
+    products, summed = [], []
+    make, add_up = maths._products, maths._squares_summed
+    monkeypatch.setattr(maths, "_products", lambda g, x: products.append(make(g, x)) or products[-1])
+    monkeypatch.setattr(maths, "_squares_summed", lambda rows, **ours: summed.append(rows) or add_up(rows, **ours))
+    maths._squares_of_products(torch.randn(4, 3, 7, 1, 5), torch.randn(3, 7, 1, 6))
+    assert products[0].data_ptr() == summed[0].data_ptr()
+
+
+def test_an_estimation_inside_autocast_is_in_float32():
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 5, 3), torch.nn.Flatten(), torch.nn.Linear(20, 4))
+    batches = batches_of(torch.randn(6, 2, 4, 4))
+    expected = consolidate(model, batches, layers="all", fisher="exact")
+    with torch.autocast("cpu", dtype=torch.float16):
+        found = consolidate(model, batches, layers="all", fisher="exact")
+    for name, importance in expected.importances.items():
+        assert torch.equal(found.importances[name], importance)
 
 
 def test_masked_outputs_take_no_part():
