@@ -73,6 +73,18 @@ class Page:
             rows.append([NETWORKS[name].title, str(len(naive)), f"{1e3 * median(naive):.1f}", *cells])
         return markdown_table(Table("", ["", "rounds", "naive, ms", *ways], rows))
 
+    def floor(self, name: str) -> str:
+        """The least that a step of an MLP takes: diagonal EWC and the products with bases alone, over online EWC, as
+        `steps-kept` has them: arithmetic and calls.
+        """
+        sentences = []
+        for threads, found in of_part(self.measured, "steps-kept").items():
+            times = found.get(name, {})
+            if "bases alone" in times:
+                least = [none + alone for none, alone in zip(times["rewc none"], times["bases alone"], strict=True)]
+                sentences.append(f"{ratio(least, times['ewc online'])} of online EWC with {threads}")
+        return ", ".join(sentences) or _MISSING
+
     def keeping(self) -> str:
         """The environment of `steps-kept`."""
         return " ".join(f"`{name}={value}`" for name, value in KEEPING_MEMORY.items())

@@ -17,11 +17,12 @@ from avalanche.benchmarks.utils import as_classification_dataset
 from avalanche.training import EWC, Naive
 from avalanche.training.plugins import EWCPlugin
 from avalanche.training.templates import SupervisedTemplate
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from avalanche_rewc import REWC, REWCPlugin
 from avalanche_rewc.core import Memory
+from avalanche_rewc.core.rotation import Matrix, apply_to_rows
 from benchmarks.speed.networks import NETWORKS, Network
 from benchmarks.speed.paper_form import in_paper_form
 from benchmarks.speed.timing import interleaved
@@ -107,6 +108,24 @@ def paper_step(rewc: SupervisedTemplate, memory: Memory) -> Callable[[], None]:
     return step
 
 
+def bases_alone(memory: Memory, batch_size: int) -> Callable[[], None]:
+    """Only the products with bases in a step of an MLP, nothing around them: what no implementation can do without.
+
+    A layer's two bases are applied on the way forward and on the way back; the data need no gradient, so the first
+    layer's input basis is applied once.
+    """
+    matrices: list[Matrix] = []
+    for rotation in memory.rotations.values():
+        matrices += [rotation.input_matrix] * (2 if matrices else 1) + [rotation.output_matrix] * 2
+    rows = [torch.randn(1, batch_size, (m if isinstance(m, Tensor) else m.left).shape[1]) for m in matrices]
+
+    def step() -> None:
+        for x, matrix in zip(rows, matrices, strict=True):
+            apply_to_rows(x, matrix)
+
+    return step
+
+
 def as_if_learned(strategy: SupervisedTemplate, tasks: int) -> SupervisedTemplate:
     """`separate` EWC that remembers so many experiences: copies of the one it has learned cost the same."""
     (plugin,) = (plugin for plugin in strategy.plugins if isinstance(plugin, EWCPlugin))
@@ -127,14 +146,19 @@ def ways_of(network: Network) -> dict[str, Callable[[], Callable[[], None]]]:
     def rewc(**options: Any) -> SupervisedTemplate:
         return ready(REWC, ewc_lambda=LAMBDA, fisher="sampled", samples_per_class=1, **options)
 
+    def memory_of(rotated: SupervisedTemplate) -> Memory:
+        (plugin,) = (plugin for plugin in rotated.plugins if isinstance(plugin, REWCPlugin))
+        return plugin.memories[-1]
+
     def paper() -> Callable[[], None]:
         rotated = rewc()
-        (plugin,) = (plugin for plugin in rotated.plugins if isinstance(plugin, REWCPlugin))
-        return paper_step(rotated, plugin.memories[-1])
+        return paper_step(rotated, memory_of(rotated))
 
     def separate(tasks: int) -> Callable[[], None]:
         return step_of(as_if_learned(ready(EWC, ewc_lambda=LAMBDA, mode="separate"), tasks))
 
+    is_mlp = len(network.sample_shape) == 1
+    alone = {"bases alone": lambda: bases_alone(memory_of(rewc()), network.batch_size)} if is_mlp else {}
     return {
         "naive": lambda: step_of(ready(Naive)),
         "rewc": lambda: step_of(rewc()),
@@ -142,6 +166,7 @@ def ways_of(network: Network) -> dict[str, Callable[[], Callable[[], None]]]:
         "rewc rank 32": lambda: step_of(rewc(rank=32)),
         "rewc original": lambda: step_of(rewc(space="original")),
         "rewc none": lambda: step_of(rewc(layers="none")),
+        **alone,
         "paper": paper,
         "ewc online": lambda: step_of(ready(EWC, ewc_lambda=LAMBDA, mode="online", decay_factor=0.9)),
         **{f"ewc separate after {tasks}": partial(separate, tasks) for tasks in LEARNED},

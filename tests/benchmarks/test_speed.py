@@ -81,6 +81,23 @@ def test_pairs_of_many_rounds_stand_in_place_of_those_of_few():
     assert found["the paper's two-layer form / step: VGG-16"].reached.median == pytest.approx(2 / 1.2, rel=1e-2)
 
 
+def test_bases_alone_are_the_products_of_a_step(monkeypatch):
+    """Two layers: both bases forward and back, but no gradient of the data."""
+    network = NETWORKS["mlp-32"]
+    steps_of = step_times.ways_of(network)
+    applied = []
+    monkeypatch.setattr(step_times, "apply_to_rows", lambda x, matrix: applied.append((x.shape, matrix.left.shape)))
+    steps_of["bases alone"]()()
+    assert applied == [((1, 32, 512), (1, 512, 64))] * 7
+    assert "bases alone" not in step_times.ways_of(NETWORKS["lenet"])
+
+
+def test_the_least_that_a_step_takes():
+    none_and_bases = steps(**{"rewc none": 1.2, "bases alone": 0.3})
+    assert page.Page({"steps-kept@1": none_and_bases}, draw=False).floor("vgg16") == "1.50 of online EWC with 1 thread"
+    assert page.Page({"steps-kept@1": steps()}, draw=False).floor("vgg16") == "*not measured yet*"
+
+
 def test_a_part_is_measured_in_its_own_environment(monkeypatch, tmp_path):
     stand_in = tmp_path / "python"
     stand_in.write_text('#!/bin/sh\necho "{\\"keeps\\": \\"$MALLOC_TRIM_THRESHOLD_\\"}"\n')
