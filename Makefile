@@ -46,7 +46,7 @@ readme: $(STAMP)  ## the README's table and figure, from the files in benchmarks
 results: $(STAMP)  ## benchmarks/RESULTS.md and its figures, from the files in benchmarks/results
 	$(BIN)/python -m benchmarks.findings
 
-speed: $(STAMP)  ## benchmarks/SPEED.md: measure what is not measured yet (two hours and more, on an idle machine)
+speed: $(STAMP)  ## benchmarks/SPEED.md: measure what is not measured yet (one to two hours, on an idle machine)
 	$(BIN)/python -W ignore -c 'from benchmarks.speed.rivals import RIVALS, available; exit(available() != list(RIVALS))' \
 		|| $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[speed]'  # other libraries, to time beside this one
 	$(BIN)/python -m benchmarks.speed
