@@ -32,7 +32,7 @@ LONG = {
     "resnet18": ("consolidate-exact", "consolidate-patch", "consolidate-patch-whole", "nngeometry", "curvlinops"),
     "vit": ("consolidate-exact",),
 }
-"""Half a minute and more each: with two threads only."""
+"""Many seconds each: with two threads only."""
 NEVER = {"vgg16": ("consolidate-exact", "nngeometry")}
 """Minutes. (curvlinops computes the same as nngeometry.)"""
 NO_CONVOLUTIONS = {"mlp-128": ("consolidate-patch", "consolidate-patch-whole")}

@@ -82,7 +82,7 @@ class Page:
             times = found.get(name, {})
             if "bases alone" in times:
                 least = [none + alone for none, alone in zip(times["rewc none"], times["bases alone"], strict=True)]
-                sentences.append(f"{ratio(least, times['ewc online'])} of online EWC with {threads}")
+                sentences.append(f"{ratio(least, times['ewc online'])} with {threads}")
         return ", ".join(sentences) or _MISSING
 
     def keeping(self) -> str:

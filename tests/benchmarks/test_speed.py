@@ -94,7 +94,7 @@ def test_bases_alone_are_the_products_of_a_step(monkeypatch):
 
 def test_the_least_that_a_step_takes():
     none_and_bases = steps(**{"rewc none": 1.2, "bases alone": 0.3})
-    assert page.Page({"steps-kept@1": none_and_bases}, draw=False).floor("vgg16") == "1.50 of online EWC with 1 thread"
+    assert page.Page({"steps-kept@1": none_and_bases}, draw=False).floor("vgg16") == "1.50 with 1 thread"
     assert page.Page({"steps-kept@1": steps()}, draw=False).floor("vgg16") == "*not measured yet*"
 
 
